@@ -117,7 +117,7 @@ def test_the_example_of_an_app_of_ours_runs(local):
 HOSTILE = '''
     """Client 1 lies, in another way every time."""
     import numpy as np
-    from flwr.app import Array, Message
+    from flwr.app import Array, ArrayRecord, Message, MetricRecord
     from flwr.clientapp import ClientApp
     from tarry.deploy import client_app as ours
 
@@ -131,7 +131,7 @@ HOSTILE = '''
         if context.node_config["partition-id"] != 1:
             return reply
         words, arrays = reply.content["config"], reply.content["arrays"]
-        how = int(message.content["config"]["visit"]) % 5
+        how = int(message.content["config"]["visit"]) % 10
         delta = arrays["delta"].numpy()
         if how == 0:
             words["token"] = "0" * 32
@@ -142,6 +142,16 @@ HOSTILE = '''
             arrays["delta"] = Array(np.zeros(50_000_000 // 8, np.float64))
         elif how == 3:
             arrays["extra.more"] = Array(np.zeros(3, np.float32))
+        elif how == 4:
+            arrays["delta"] = Array(np.full_like(delta, 1e30))
+        elif how == 5:
+            reply.content["more"] = MetricRecord({"x": [0.0] * 2_000_000})
+        elif how == 6:
+            reply.content["more"] = ArrayRecord({"delta": Array(delta)})
+        elif how == 7:
+            words["train-seconds"] = 1e6
+        elif how == 8:
+            reply.content["more"] = ArrayRecord({f"x{k}": Array(np.zeros(1)) for k in range(500)})
         else:
             arrays["delta"] = Array(np.full_like(delta, np.nan))
         return reply
@@ -153,7 +163,8 @@ def test_a_hostile_client_changes_nothing(local, tmp_path):
     (app / "hostile").mkdir(parents=True)
     (app / "hostile" / "__init__.py").touch()
     (app / "hostile" / "client.py").write_text(dedent(HOSTILE).lstrip())
-    local.prepare(3, {**SMALL, "method": "fedasync", "clients": 3, "updates": 40}, tls=False)
+    config = {**SMALL, "method": "fedasync", "clients": 3, "updates": 60, "quarantine": 0.0}
+    local.prepare(3, config, tls=False)
     text = (local.flower_dir / "app" / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(text.replace("tarry.deploy.client_app:app", "hostile.client:app"))
     ours = json.loads((local.flower_dir / "setup.json").read_text())
@@ -165,6 +176,11 @@ def test_a_hostile_client_changes_nothing(local, tmp_path):
     rows = list(read_rows(local.folder / "journal.jsonl"))
     who = {h[0]: h[1] for r in rows if r["op"] == "close" for h in r["handouts"]}
     assert {who[r["number"]] for r in rows if r["op"] == "update"} == {0, 2}
-    rejected = json.loads((local.folder / "status.json").read_text())["rejected"]
-    assert sum(rejected.values()) >= 2
+    status = json.loads((local.folder / "status.json").read_text())
+    hostile = next(c for c in status["clients"] if c["client"] == 1)
+    assert hostile["rejected"] == status["rejected"]
+    assert sum(hostile["rejected"].values()) >= 2
+    assert hostile["rejected"].keys() <= {
+        "foreign ticket", "arrays", "norm", "malformed record", "metadata", "not finite", "examples"
+    }  # fmt: skip
     honest(local, result)

@@ -106,10 +106,11 @@ def test_delay_models_are_still_listed(cli):
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 STATUS = {
     "at": 0.0, "time": 7.74, "ended": "", "pid": 0, "run": "1", "starts": 1, "method": "fedasync", "updates": 9,
-    "rounds": 9, "lost": 0, "not_finite": 0, "accuracy": None, "loss": None, "staleness": 0.0, "bytes_up": 0,
+    "rounds": 9, "lost": 0, "rejected_updates": 0, "alarms": 0, "paused": 0.0, "quarantined": {}, "accuracy": None,
+    "loss": None, "staleness": 0.0, "bytes_up": 0,
     "bytes_down": 0, "nodes": 2, "here": [0, 1], "working": {"0": [0.7]}, "deadlines": {}, "rejected": {},
     "clients": [{"client": 0, "name": "client 0", "updates": 9, "seconds": 9.0, "train_seconds": 1.0, "staleness": 0,
-                 "bytes_up": 0, "late": 0, "failed": {}}],
+                 "bytes_up": 0, "late": 0, "failed": {}, "rejected": {}}],
 }  # fmt: skip
 AGAIN = "`tarry federation up --out fed` resumes it"
 

@@ -20,6 +20,7 @@ from tarry.core.events import Event
 from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import RunLimits
+from tarry.core.rejections import Reason
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.engine.budget import Budget
@@ -76,7 +77,7 @@ def drive(name: str, params: dict[str, Any], max_tickets: int, seed: int) -> tup
             if fate < 0.8:
                 engine.accept(time, number, result_of(number), nbytes=77)
             else:
-                engine.lose(time, number, rejected=fate > 0.9)
+                engine.reject(time, number, Reason.NOT_FINITE) if fate > 0.9 else engine.lose(time, number)
             if engine.stop_reason:
                 break
         if engine.stop_reason:
@@ -138,7 +139,7 @@ def test_a_result_that_is_not_finite_counts_as_rejected_however_it_arrives() -> 
         if accepts:
             assert not engine.accept(1.0, second, result_of(second, finite=False)).accepted
         else:
-            engine.lose(1.0, second, rejected=True)
+            engine.reject(1.0, second, Reason.NOT_FINITE)
         assert (engine.updates, engine.rejected, engine.lost, engine.consecutive_rejections) == (1, 1, 0, 1)
         assert events[-1].kind == "rejected"
         assert events[-1].loss == (0.5 if accepts else None)

@@ -21,7 +21,14 @@ from tarry.deploy.server.open_tickets import max_tickets_per_client
 from tarry.deploy.wire import EncodedArray, ReplyMessage, Request, Unreachable
 from tarry.runs.build import BuiltRun, build_run
 
-SMALL = {"task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "delay": "constant", "updates": 12}
+SMALL = {
+    "task": "digits:limit=200,hidden=8",
+    "clients": 4,
+    "epochs": 1,
+    "delay": "constant",
+    "updates": 12,
+    "gate": True,
+}
 
 
 class Clock:
@@ -175,6 +182,9 @@ def driver(
         config=DriverConfig(**given),
         budget=made.budget,
         evaluate=made.evaluator(),
+        gate=made.gate(),
+        monitor=made.monitor(),
+        measure=made.health_measure(),
         known=known,
         clock=grid.clock,
     )

@@ -115,7 +115,7 @@ def status(
     console.console().print(_table(s, live=live))
     failures = {c["client"]: c["last_failure"] for c in s["clients"] if c.get("last_failure")}
     console.print_lines(f"  client {client} failed last: {why}" for client, why in failures.items())
-    console.print_lines(f"  rejected {count} times: {why}" for why, count in s["rejected"].items())
+    console.print_lines(_gate_lines(s))
 
 
 def _overview(s: dict[str, Any], state: str, *, live: bool) -> list[str]:
@@ -129,8 +129,23 @@ def _overview(s: dict[str, Any], state: str, *, live: bool) -> list[str]:
         f"{s['method']}: {state} after {duration(s['time'])}{again}; {pluralize(s['updates'], 'update')}, "
         f"{pluralize(s['rounds'], 'server step')}{accuracy}",
         f"  staleness mean {s['staleness']:.1f}; {format_bytes(s['bytes_up'])} up, "
-        f"{format_bytes(s['bytes_down'])} down; {s['lost']} lost, {s['not_finite']} not finite{present}",
+        f"{format_bytes(s['bytes_down'])} down; {s['lost']} lost, {s['rejected_updates']} rejected{present}",
     ]
+
+
+def _gate_lines(s: dict[str, Any]) -> list[str]:
+    """Return what was rejected, who is quarantined, and whether the model was restored."""
+    from ..report.formatting import duration, pluralize
+
+    out = [f"  rejected {pluralize(count, 'time')}: {why}" for why, count in s["rejected"].items()]
+    for client, seconds in s["quarantined"].items():
+        out.append(f"  client {client} is quarantined for {duration(seconds)}")
+    if s["alarms"]:
+        now = f"; no work is handed out for {duration(s['paused'])}" if s["paused"] else ""
+        out.append(
+            f"  ALARM: the loss of the model exploded {pluralize(s['alarms'], 'time')}, and it was restored{now}"
+        )
+    return out
 
 
 def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
@@ -191,7 +206,7 @@ def _table(s: dict[str, Any], *, live: bool) -> Table:
         table.add_column(name, justify="left" if name in ("client", "now", "lost") else "right", no_wrap=name != "lost")
     for c in s["clients"]:
         n = max(1, c["updates"])
-        failed = ", ".join(f"{count} {why}" for why, count in c["failed"].items())
+        failed = ", ".join(f"{count} {why}" for why, count in [*c["failed"].items(), *c["rejected"].items()])
         late = f"; {c['late']} came late" if c["late"] else ""
         table.add_row(
             console.styled(f"{c['client']} {c['name'][:14]}"),

@@ -66,6 +66,12 @@ class SharedSettings(TypedDict, total=False):
     lookahead: int
     worker_timeout: float
     strict: bool
+    gate: bool
+    norm_multiple: float
+    norm_bound: float | None
+    max_examples: int | None
+    quarantine: float
+    loss_multiple: float
     personalize: int | None
     diagnose: bool
     cache_limit: float

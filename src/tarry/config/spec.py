@@ -13,6 +13,7 @@ import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -124,6 +125,27 @@ class Spec:
         float, "Seconds after which a process that does not respond (stopped, hung) is replaced; 0: never"
     ] = 60.0
     strict: Annotated[bool, "Stop at the first update that is not finite, instead of rejecting it"] = False
+    gate: Annotated[
+        bool,
+        "Check updates before the method sees them, quarantine clients that send bad ones, and restore the last "
+        "healthy model if its loss explodes",
+    ] = False
+    norm_multiple: Annotated[
+        float, "With --gate: reject updates whose norm is above so many times the typical one; 0: no such limit"
+    ] = 20.0
+    norm_bound: Annotated[
+        float | None, "With --gate: reject updates whose norm is above this [default: no such limit]"
+    ] = None
+    max_examples: Annotated[
+        int | None, "With --gate: reject updates of clients that report more examples [default: no such limit]"
+    ] = None
+    quarantine: Annotated[
+        float, "With --gate: seconds without work for a client with three rejected updates, doubled each time; 0: none"
+    ] = 60.0
+    loss_multiple: Annotated[
+        float,
+        "With --gate: restore the last healthy model if its loss is above so many times the typical one; 0: never",
+    ] = 5.0
     personalize: Annotated[
         int | None,
         "Fine-tune the final model on every client for so many epochs, and score it on the client's own classes "
@@ -167,13 +189,18 @@ class Spec:
 
     def _contradictions(self, wrong_choices: Iterable[str]) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
-        for name in (*positive, "cache_limit"):
+        for name in (*positive, "cache_limit", "norm_bound", "max_examples"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"
         for name in ("min_samples", "lookahead", "personalize", "proofs"):
             if (getattr(self, name) or 0) < 0:
                 yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
+        for name in ("norm_multiple", "loss_multiple"):
+            if getattr(self, name) != 0 and not 1 < getattr(self, name) < inf:
+                yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 1, or 0"
+        if not 0 <= self.quarantine < inf:
+            yield f"--quarantine {self.quarantine}: must be 0 or more"
         if self.worker_timeout != 0 and not self.worker_timeout >= 2:
             yield f"--worker-timeout {self.worker_timeout}: must be 0 or at least 2"
         if self.batch != "all" and self.batch < 1:

@@ -108,6 +108,11 @@ class ClientTable:
         for client in list(self):
             yield self[client]
 
+    @property
+    def is_in_file(self) -> bool:
+        """Return whether the rows are in a file."""
+        return self._file is not None or self._saved is not None
+
     def _to_file(self, like: Tensor) -> None:
         self._file = _RowFile(_path(self._room, self._name), like)
         for client in list(self._rows):

@@ -10,7 +10,7 @@ from .one_line import one_line
 
 __all__ = ["Event", "EventKind"]
 
-EventKind = Literal["hand_out", "arrival", "lost", "rejected", "join", "leave", "step", "evaluate"]
+EventKind = Literal["hand_out", "arrival", "lost", "rejected", "join", "leave", "step", "evaluate", "alarm", "restore"]
 
 
 class Event(NamedTuple):
@@ -36,9 +36,10 @@ class Event(NamedTuple):
     staleness: int = -1
     stepped: bool = False  # the global weights changed
     seconds: float | None = None  # hand_out: how long the visit takes
-    loss: float | None = None  # arrival: the client's mean training loss; evaluate: the test loss
+    loss: float | None = None  # arrival: the client's mean training loss; evaluate, alarm: the test loss
     accuracy: float | None = None  # evaluate
     notes: dict[str, Any] | None = None  # arrival, step: diagnostics, when they are asked for
+    reason: str = ""  # rejected: a code of `Reason`; lost: why, in a federation
 
     def __repr__(self) -> str:
         return one_line(self)

@@ -302,7 +302,38 @@ class Server:
             "peak": self.meter.peak,
         }
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def snapshot(self) -> dict[str, Any]:
+        """Return a state for `restore`. It shares its tensors with the server.
+
+        It holds the weights alone if tables are in files, whose rows are overwritten.
+        """
+        if any(table.is_in_file for _, table in tables(self.state)):
+            return {"weights": self.weights, "numbers": self.numbers}
+        return self.save()
+
+    def restore(self, saved: Mapping[str, Any], time: float) -> list[Ticket]:
+        """Return to a snapshot, as a step of the server. Return the tickets handed out since, which are void.
+
+        Visits that have ended since, and were under way at the snapshot, count as lost. Counters go on, so that no
+        number, version or random key is used twice.
+        """
+        void = [ticket for ticket in self.tickets.values() if ticket.number >= saved["numbers"]]
+        if "state" not in saved:
+            for ticket in void:
+                self.lose(ticket.number, time)
+            self._replace_global(saved["weights"])
+            return void
+        under_way, version = self.tickets, self.version
+        numbers, decisions, accepted = self.numbers, self.decisions, self.accepted
+        busy_since, visits = self.busy_since, self.visits
+        self.load({**saved, "peak": self.meter.peak})
+        self.numbers, self.decisions, self.accepted, self.version = numbers, decisions, accepted, version + 1
+        self.busy_since, self.visits = busy_since, visits
+        for number in [n for n in self.tickets if n not in under_way]:
+            self.lose(number, time)
+        return void
+
+    def load(self, saved: Mapping[str, Any]) -> None:
         """Restore the state that `save` returned."""
         self.weights, self.version = saved["weights"], saved["version"]
         self.numbers, self.decisions, self.accepted = saved["numbers"], saved["moments"], saved["accepted"]

@@ -10,6 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from ..core.errors import DamagedFile
+from ..core.rejections import Reason
 from .availability import Availability
 
 __all__ = ["RecordedAvailability", "RecordedDelays", "VisitRecord"]
@@ -23,6 +24,7 @@ class VisitRecord(NamedTuple):
     start: float
     end: float | None
     lost: bool = False
+    reason: str = ""  # code of `Reason`, if it was rejected
 
 
 class RecordedDelays:
@@ -39,6 +41,11 @@ class RecordedDelays:
 
     def lost(self, client: int, visit: int) -> bool:
         return self._visits[client, visit].lost
+
+    def rejection(self, client: int, visit: int) -> Reason | None:
+        """Return why a visit was rejected, None if it was not."""
+        reason = self._visits[client, visit].reason
+        return Reason(reason) if reason else None
 
 
 class RecordedAvailability(Availability):

@@ -112,7 +112,8 @@ def _own_model(options: Options, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spec(given: Mapping[str, Any]) -> Spec:
-    filled = {"delay": "constant", "eval_every": _EVAL_EVERY, "checkpoint_every": _CHECKPOINT_EVERY, **given}
+    defaults = {"delay": "constant", "eval_every": _EVAL_EVERY, "checkpoint_every": _CHECKPOINT_EVERY, "gate": True}
+    filled = {**defaults, **given}
     return Spec.of({k: _with_app_path(v) if k in REGISTRIES else v for k, v in filled.items()})
 
 

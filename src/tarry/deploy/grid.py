@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.errors import first_line
 from .failures import failure_text
-from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable, npy_header
+from .wire import (
+    Array,
+    EncodedArray,
+    FieldValue,
+    Rejected,
+    ReplyMessage,
+    Request,
+    RunEnded,
+    Unreachable,
+    merge_records,
+    npy_header,
+)
 
 if TYPE_CHECKING:
     from flwr.app import Array as FlowerArray
@@ -59,18 +71,22 @@ def _encode(array: Array) -> FlowerArray:
 
 
 def fields_of(content: RecordDict) -> dict[str, Any]:
-    """Return the entries of all config and metric records."""
+    """Return the entries of all config and metric records; raise Rejected if a name occurs in two."""
     records: list[Any] = [*content.config_records.values(), *content.metric_records.values()]
-    return {k: v for record in records for k, v in record.items()}
+    return merge_records(records)
 
 
 def arrays_of(content: RecordDict) -> dict[str, EncodedArray]:
-    """Return the arrays of all array records, not decoded, and take them out of the records."""
+    """Return the arrays of all array records, not decoded, and take them out of the records.
+
+    Raise Rejected if a name occurs in two.
+    """
     records: Any = content.array_records.values()
-    entries = [(k, a) for record in records for k, a in record.items()]
-    arrays = {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in entries}
-    remove_arrays(content)
-    return arrays
+    try:
+        arrays = merge_records(records)
+        return {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in arrays.items()}
+    finally:
+        remove_arrays(content)
 
 
 def remove_arrays(content: RecordDict) -> None:
@@ -120,7 +136,11 @@ def _to_reply(message: Message) -> ReplyMessage:
     if not message.has_content():
         return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content
-    return ReplyMessage(about.reply_to_message_id, about.src_node_id, fields_of(content), arrays_of(content))
+    try:
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, fields_of(content), arrays_of(content))
+    except (Rejected, ValueError, KeyError, TypeError, AttributeError) as e:
+        why = first_line(e) or type(e).__name__
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, malformed=why)
 
 
 @contextmanager

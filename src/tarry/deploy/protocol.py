@@ -17,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
+from ..core.rejections import Reason
 from ..core.tickets import LocalResult, Ticket
 from .server.open_tickets import OpenTicket
 from .wire import (
@@ -30,9 +31,18 @@ from .wire import (
     parse_fields,
 )
 
-__all__ = ["ClientReply", "Protocol", "TarryProtocol", "make_result", "numpy_dtype", "tensor_of"]
+__all__ = [
+    "ClientReply",
+    "Protocol",
+    "TarryProtocol",
+    "check_duration",
+    "make_result",
+    "numpy_dtype",
+    "tensor_of",
+]
 
 _MAX_COUNT = 10**12  # examples or steps that a client may report
+_CLOCKS, _CLOCK_GRACE = 1.1, 60.0  # of the duration of a visit, and seconds, by which clocks may differ
 EXTRA, PAYLOAD = "extra.", "payload."
 
 
@@ -70,7 +80,11 @@ class Protocol(typing.Protocol):
 
 
 class TarryProtocol:
-    """For tarry's own client app. `expected_work`: a client's examples and steps a visit, if the server knows them."""
+    """For tarry's own client app.
+
+    `expected_work`: a client's examples and steps a visit, if the server knows its share of the data; `expected_steps`:
+    the steps of a visit to so many examples.
+    """
 
     has_identities = has_tokens = True
 
@@ -82,10 +96,12 @@ class TarryProtocol:
         dtype: torch.dtype,
         federation: str,
         expected_work: Callable[[int], tuple[int, int]] | None = None,
+        expected_steps: Callable[[int], int] | None = None,
     ):
         extras = frozenset(EXTRA + name for name in rule.uploads)
         self._schema = ArraySchema({"delta": (layout.size,)}, numpy_dtype(dtype), extras, layout.size)
-        self._federation, self._expected_work = federation, expected_work
+        self._federation = federation
+        self._expected_work, self._expected_steps = expected_work, expected_steps
 
     def encode_ticket(
         self, ticket: Ticket, open_ticket: OpenTicket, *, node: int, memory_visit: int, ttl: float
@@ -117,8 +133,11 @@ class TarryProtocol:
             memory_lost=bool,
         )
         work = (f["num_examples"], f["num_steps"])
+        _check_counts(*work)
         if self._expected_work is not None and work != self._expected_work(ticket.client):
-            raise Rejected(f"client {ticket.client} tells of {work[0]} examples, {work[1]} steps")
+            raise Rejected(f"client {ticket.client} reports {work[0]} examples, {work[1]} steps", Reason.EXAMPLES)
+        if self._expected_steps is not None and work[1] != self._expected_steps(work[0]):
+            raise Rejected(f"{work[1]} steps over {work[0]} examples", Reason.METADATA)
         arrays = decode_arrays(reply.arrays, self._schema)
         delta = tensor_of(arrays.pop("delta"))
         extras = {name.removeprefix(EXTRA): tensor_of(a) for name, a in arrays.items()}
@@ -134,7 +153,18 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def make_result(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> LocalResult:
     """Return the result of a visit; raise Rejected if its counts cannot be true."""
-    if not (1 <= n <= _MAX_COUNT and 1 <= steps <= _MAX_COUNT):
-        raise Rejected(f"{n} examples, {steps} steps: must be 1 to {_MAX_COUNT:,}")
+    _check_counts(n, steps)
     finite = isfinite(loss) and all(isfinite(t.sum().item()) for t in (delta, *extras.values()))
     return LocalResult(delta, n, steps, loss, finite, extras)
+
+
+def check_duration(seconds: float | None, elapsed: float) -> None:
+    """Raise Rejected if a client reports a training time that is longer than its visit was; clocks may differ a bit."""
+    if seconds is not None and not 0 <= seconds <= _CLOCKS * elapsed + _CLOCK_GRACE:
+        raise Rejected(f"it reports {seconds:.6g} s of training in a visit of {elapsed:.6g} s", Reason.METADATA)
+
+
+def _check_counts(n: int, steps: int) -> None:
+    if not (1 <= n <= _MAX_COUNT and 1 <= steps <= _MAX_COUNT):
+        shown = [str(x) if abs(x) < 10**18 else "too many" for x in (n, steps)]
+        raise Rejected(f"{shown[0]} examples, {shown[1]} steps: must be 1 to {_MAX_COUNT:,}", Reason.EXAMPLES)

@@ -162,7 +162,10 @@ def status(d: Driver) -> dict[str, Any]:
         "updates": engine.updates,
         "rounds": engine.server.version,
         "lost": engine.lost,
-        "not_finite": engine.rejected,
+        "rejected_updates": engine.rejected,
+        "quarantined": {str(c): until - now for c, until in engine.quarantined(now).items()},
+        "alarms": engine.alarms,
+        "paused": engine.paused_seconds(now),
         "accuracy": score[2],
         "loss": score[3],
         "staleness": sum(s * n for s, n in engine.staleness.items()) / max(1, engine.updates),
@@ -236,6 +239,9 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         config=config,
         budget=built.budget,
         evaluate=_evaluator(setting, built),
+        gate=built.gate(),
+        monitor=built.monitor(),
+        measure=built.health_measure(),
         known=known,
     )
 
@@ -260,6 +266,7 @@ def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protoc
             dtype=dtype,
             federation=federation,
             expected_work=expected_work if split else None,
+            expected_steps=None if split else work.n_steps,
         )
     kind = LegacyAppProtocol if setting.options.client == "legacy" else FlowerAppProtocol
     by_name = setting.options.identity == "name"

@@ -12,11 +12,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from ..core.rejections import Reason
 
 __all__ = [
     "Array",
@@ -30,6 +32,7 @@ __all__ = [
     "RunEnded",
     "Unreachable",
     "decode_arrays",
+    "merge_records",
     "npy_header",
     "parse_fields",
     "view_npy",
@@ -40,11 +43,18 @@ Array = npt.NDArray[Any]
 
 _HEADER = 1024  # bytes that the header of an .npy file may take
 _MAX_FIELDS = 64
-_MAX_FIELD_LENGTH = 4096
+_MAX_FIELD_LENGTH = 4096  # characters of a text, numbers of a list
+_MAX_NAME_LENGTH = 256  # characters of the name of a field or an array
+_MAX_ARRAYS = 100_000  # of a message; a model has fewer tensors
+_FIELD_TYPES = (bool, int, float, str, bytes)
 
 
 class Rejected(Exception):
-    """A reply is not what it may be; the message says why."""
+    """A reply is not what it may be; the message says why, and `reason` is its code."""
+
+    def __init__(self, why: str, reason: Reason = Reason.RECORD):
+        super().__init__(why)
+        self.reason = reason
 
 
 class Unreachable(Exception):
@@ -88,6 +98,7 @@ class ReplyMessage(NamedTuple):
     arrays: Mapping[str, EncodedArray]
     error: str | None = None
     detail: str = ""  # what the app says of the error: one short line
+    malformed: str = ""  # why its records cannot be read, if they cannot
 
     @property
     def nbytes(self) -> int:
@@ -127,9 +138,9 @@ def decode_arrays(arrays: Mapping[str, EncodedArray], schema: ArraySchema) -> di
     """
     allowed = len(schema.required) + len(schema.extras) + len(schema.ignored or {})
     if len(arrays) > allowed:
-        raise Rejected(f"{len(arrays)} arrays where at most {allowed} may come")
+        raise Rejected(f"{len(arrays)} arrays where at most {allowed} may come", Reason.ARRAYS)
     if missing := schema.required.keys() - arrays.keys():
-        raise Rejected(f"no array {_short(min(missing))}")
+        raise Rejected(f"no array {_short(min(missing))}", Reason.ARRAYS)
     out = {}
     for name, array in arrays.items():
         if name in schema.required:
@@ -137,32 +148,34 @@ def decode_arrays(arrays: Mapping[str, EncodedArray], schema: ArraySchema) -> di
         elif name in schema.extras:
             out[name] = _decode_extra(name, array, schema)
         elif schema.ignored is None or len(array.data) > schema.ignored.get(name, -1) + _HEADER:
-            raise Rejected(f"unexpected array {_short(name)} in the reply")
+            raise Rejected(f"unexpected array {_short(name)} in the reply", Reason.ARRAYS)
     return out
 
 
 def _decode_extra(name: str, array: EncodedArray, schema: ArraySchema) -> Array:
     dtype = np.dtype(np.float64) if array.dtype == "float64" else schema.dtype
     if not all(isinstance(n, int) and n >= 0 for n in array.shape) or prod(array.shape) > schema.max_extra_size:
-        raise Rejected(f"extra {_short(name)} of more than {schema.max_extra_size:,} numbers")
+        raise Rejected(f"extra {_short(name)} of more than {schema.max_extra_size:,} numbers", Reason.ARRAYS)
     return _decode(name, array, dtype, tuple(array.shape))
 
 
 def _decode(name: str, array: EncodedArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     what = f"array {_short(name)}"
     if array.kind != "numpy.ndarray":
-        raise Rejected(f"{what} is serialized as {_short(array.kind)}, not as numpy.ndarray")
+        raise Rejected(f"{what} is serialized as {_short(array.kind)}, not as numpy.ndarray", Reason.ARRAYS)
     if array.dtype != dtype.name or tuple(array.shape) != shape:
-        raise Rejected(f"{what} is {_short(array.dtype)} {tuple(array.shape)[:8]}, not {dtype.name} {shape}")
+        raise Rejected(
+            f"{what} is {_short(array.dtype)} {tuple(array.shape)[:8]}, not {dtype.name} {shape}", Reason.ARRAYS
+        )
     size = prod(shape) * dtype.itemsize
     if not size <= len(array.data) <= size + _HEADER:
-        raise Rejected(f"{what} has {len(array.data):,} bytes, not {size:,}")
+        raise Rejected(f"{what} has {len(array.data):,} bytes, not {size:,}", Reason.ARRAYS)
     try:
         header_shape, by_column, header_dtype, start = _read_npy_header(array.data)
-    except (ValueError, KeyError, SyntaxError, TypeError) as e:
-        raise Rejected(f"{what} is no .npy file") from e
+    except Exception as e:  # numpy evaluates the text of the header, which fails in many ways
+        raise Rejected(f"{what} is no .npy file", Reason.ARRAYS) from e
     if header_shape != shape or header_dtype != dtype or len(array.data) - start != size:
-        raise Rejected(f"{what} is not what its sender says of it")
+        raise Rejected(f"{what} is not what its sender says of it", Reason.ARRAYS)
     return np.frombuffer(array.data, dtype, offset=start).reshape(shape, order="F" if by_column else "C")
 
 
@@ -189,20 +202,46 @@ def view_npy(data: bytes) -> Array:
 
 def parse_fields(fields: Mapping[str, Any], **types: type) -> dict[str, Any]:
     """Return the fields asked for, each of its type; an int is taken where a float is asked for."""
-    too_long = any(isinstance(v, str | bytes) and len(v) > _MAX_FIELD_LENGTH for v in fields.values())
-    if len(fields) > _MAX_FIELDS or too_long:
-        raise Rejected(f"more than {_MAX_FIELDS} fields, or one longer than {_MAX_FIELD_LENGTH:,} characters")
+    if len(fields) > _MAX_FIELDS:
+        raise Rejected(f"{len(fields):,} fields, where at most {_MAX_FIELDS} may come")
+    for name, value in fields.items():
+        _check_field(name, value)
     out: dict[str, Any] = {}
     for name, kind in types.items():
         value = fields.get(name.replace("_", "-"))
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            value = float(value) if abs(value) < 2**63 else inf
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise Rejected(f"no {kind.__name__} {name.replace('_', '-')!r}, but {_short(value)}")
+            raise Rejected(f"no {kind.__name__} {name.replace('_', '-')!r}, but {_short(value)}", Reason.FIELDS)
         out[name] = value
     return out
 
 
+def _check_field(name: str, value: Any) -> None:
+    """Raise Rejected if a field is too long, or is not a plain value or a flat list of them."""
+    if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH:
+        raise Rejected(f"a field with a name of more than {_MAX_NAME_LENGTH} characters")
+    if isinstance(value, list | str | bytes) and len(value) > _MAX_FIELD_LENGTH:
+        raise Rejected(f"field {_short(name)} has {len(value):,} entries, where {_MAX_FIELD_LENGTH:,} may come")
+    for entry in value if isinstance(value, list) else (value,):
+        if not isinstance(entry, _FIELD_TYPES) or (isinstance(entry, str | bytes) and len(entry) > _MAX_FIELD_LENGTH):
+            raise Rejected(f"field {_short(name)} holds {type(entry).__name__}, or too long a text")
+
+
+def merge_records(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries of several records; raise Rejected if a name occurs twice, or if there are too many."""
+    merged: dict[str, Any] = {}
+    for record in records:
+        if len(merged) + len(record) > _MAX_ARRAYS:
+            raise Rejected(f"more than {_MAX_ARRAYS:,} entries")
+        for name, value in record.items():
+            if name in merged:
+                raise Rejected(f"the name {_short(name)} occurs in two records")
+            merged[name] = value
+    return merged
+
+
 def _short(x: Any) -> str:
+    x = x[:41] if isinstance(x, str | bytes | list | tuple) else x  # long ones are not printed first
     text = repr(x) if len(str(x)) <= 40 else f"{str(x)[:40]!r}..."
     return text.encode("ascii", "backslashreplace").decode()

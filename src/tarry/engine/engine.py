@@ -12,21 +12,26 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from ..core.events import Event, EventKind
 from ..core.idle_clients import IdleClients
+from ..core.rejections import Reason
 from ..core.server import Receipt, Server
 from ..core.tickets import LocalResult, Ticket
 from .budget import Budget
 from .diagnostics import DiagnosticsLog
+from .gate import ACCEPTED, Gate, GateVerdict
+from .model_monitor import ModelMonitor
 
-__all__ = ["Change", "Engine", "Handout", "total_bytes"]
+__all__ = ["RESTORED", "Change", "Engine", "Handout", "total_bytes"]
 
 Change = tuple[int, bool]  # client; True: it joins, False: it leaves
 Handout = tuple[Ticket, float | None]  # seconds of the visit; None where they are not known in advance
+RESTORED = "the model was restored"  # reason of visits that a restore takes back
 #: seconds of a client's next visit (client, visit); None: the client has left for good
 Duration = Callable[[int, int], float | None]
 
@@ -46,13 +51,17 @@ class Engine:
         *,
         max_tickets: int = 1,
         diagnostics: DiagnosticsLog | None = None,
+        gate: Gate | None = None,
+        monitor: ModelMonitor | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
     ):
         self.server, self.idle, self.budget, self.diagnostics = server, idle, budget, diagnostics
+        self.gate, self.monitor = gate, monitor
         self.max_tickets = max_tickets  # that a client may hold at a time
         self.tickets_held = array("q", [0]) * server.n_clients  # by client
         self._listeners = tuple(listeners)
         self.steps_between_arrivals = server.method.aggregate.on_instant_end is not None
+        self.has_wakeups = self.steps_between_arrivals or monitor is not None
         self._max_updates, self._max_rounds = budget.updates or inf, budget.rounds or inf
         self.model_bytes = server.weights.nbytes
         self.time = 0.0  # of the last instant
@@ -60,7 +69,8 @@ class Engine:
         self.stop_reason = ""
         self.updates, self.lost, self.rejected = 0, 0, 0
         self.consecutive_rejections = 0  # since the last accepted update
-        self.rejections_by_client = Counter[int]()
+        self.rejections: dict[int, Counter[Reason]] = {}  # by client
+        self.voided: list[Ticket] = []  # tickets that the last restore took back
         self.bytes_up, self.bytes_down = 0, 0
         self.staleness = Counter[int]()
         self.curve: list[tuple[float, int, float | None, float | None]] = []  # time, updates, accuracy, loss
@@ -70,38 +80,74 @@ class Engine:
         """Make the dispatch decision at time 0, which uses one random key even if no client is present."""
         return self._dispatch(duration)
 
-    def accept(self, time: float, number: int, result: LocalResult, *, nbytes: int | None = None) -> Receipt:
-        """Give the server the result for a ticket; a result that is not finite counts as rejected.
+    def examine(self, number: int, result: LocalResult) -> GateVerdict:
+        """Return whether the result for a ticket may reach the method. This changes nothing."""
+        if self.gate is not None:
+            return self.gate.examine(self.server.tickets[number].client, result)
+        return ACCEPTED if result.finite else GateVerdict(Reason.NOT_FINITE)
 
-        `nbytes` is the size of the upload as measured; None computes it from the tensors.
+    def accept(
+        self,
+        time: float,
+        number: int,
+        result: LocalResult,
+        *,
+        nbytes: int | None = None,
+        verdict: GateVerdict | None = None,
+    ) -> Receipt:
+        """Give the server the result for a ticket, or reject it if the gate does.
+
+        `nbytes` is the size of the upload as measured; None computes it from the tensors. `verdict` is what `examine`
+        has returned for this result; None examines it.
         """
+        gate = self.gate
+        if gate is not None or not result.finite:
+            verdict = self.examine(number, result) if verdict is None else verdict
+            if verdict.reason is not None:
+                return self.reject(time, number, verdict.reason, verdict.sizes, loss=result.loss)
         if not self.in_instant or time != self.time:
             self._enter(time)
         receipt = self.server.receive(number, result, time)
-        if not receipt.accepted:
-            self._count_rejection(receipt)
-            self._end_visit("rejected", receipt, result.loss)
-            return receipt
         self.updates += 1
         self.consecutive_rejections = 0
         self.staleness[receipt.staleness] += 1
         if nbytes is None:
             nbytes = self.model_bytes + total_bytes(result.extras) if result.extras else self.model_bytes
         self.bytes_up += nbytes
+        if gate is not None and verdict is not None:
+            gate.record_acceptance(receipt.ticket.client, verdict.sizes)
         if self.diagnostics is not None:
             self.diagnostics.arrival(time, receipt.ticket.client, receipt.notes or {})
         self._end_visit("arrival", receipt, result.loss)
         return receipt
 
-    def lose(self, time: float, number: int, *, rejected: bool = False) -> Receipt:
-        """End a ticket without an update: it was lost, or (`rejected`) its result was not finite."""
+    def reject(
+        self,
+        time: float,
+        number: int,
+        reason: Reason,
+        sizes: Mapping[str, float] = MappingProxyType({}),
+        *,
+        loss: float | None = None,
+    ) -> Receipt:
+        """End a ticket whose result was rejected; the gate learns from its sizes."""
         self._enter(time)
         receipt = self.server.lose(number, time)
-        if rejected:
-            self._count_rejection(receipt)
-        else:
-            self.lost += 1
-        self._end_visit("rejected" if rejected else "lost", receipt, None)
+        client = receipt.ticket.client
+        self.rejected += 1
+        self.consecutive_rejections += 1
+        self.rejections.setdefault(client, Counter())[reason] += 1
+        if self.gate is not None:
+            self.gate.record_rejection(client, time, sizes)
+        self._end_visit("rejected", receipt, loss, reason)
+        return receipt
+
+    def lose(self, time: float, number: int, reason: str = "") -> Receipt:
+        """End a ticket without an update: it was lost."""
+        self._enter(time)
+        receipt = self.server.lose(number, time)
+        self.lost += 1
+        self._end_visit("lost", receipt, None, reason)
         return receipt
 
     def end_instant(
@@ -113,6 +159,9 @@ class Engine:
         """
         if not self.in_instant or time != self.time:
             self._enter(time)
+        monitor = self.monitor
+        if monitor is not None and time >= monitor.restore_at:
+            self.restore(time)
         self.in_instant = False
         if self.steps_between_arrivals and self.server.end_instant(time):
             self._emit("step", stepped=True)
@@ -122,21 +171,48 @@ class Engine:
                 self.stop_reason = "rounds"
                 return []
         for client, joins in changes:
-            if joins:
+            if joins and client not in self.idle:  # else a restore has freed it at this instant
                 self.idle.add(client)
-            elif client in self.idle:
+            elif not joins and client in self.idle:
                 self.idle.remove(client)
             self._emit("join" if joins else "leave", client=client)
+        if monitor is not None and time < monitor.paused_until:
+            return []
         return self._dispatch(duration)
 
-    def score(self, time: float, accuracy: float | None, loss: float | None) -> None:
-        """Record the score of the output weights."""
+    def score(self, time: float, accuracy: float | None, loss: float | None, health: float | None = None) -> None:
+        """Record the score of the output weights. If `health`, their loss, explodes, a restore is due.
+
+        Without a test set accuracy and loss are None, and there is no event.
+        """
         self.scored_version = self.server.version
         self.curve.append((time, self.updates, accuracy, loss))
-        self._emit("evaluate", time, accuracy=accuracy, loss=loss)
+        if accuracy is not None or loss is not None:
+            self._emit("evaluate", time, accuracy=accuracy, loss=loss)
+        if self.monitor is not None and health is not None:
+            self._watch(self.monitor, time, health)
         target = self.budget.target
         if target is not None and accuracy is not None and accuracy >= target:
             self.stop_reason = "target"
+
+    def _watch(self, monitor: ModelMonitor, time: float, loss: float) -> None:
+        if monitor.observe(loss):
+            monitor.healthy = self.server.snapshot()
+        elif monitor.healthy is not None:
+            monitor.raise_alarm(max(time, self.time))
+            self._emit("alarm", time, loss=loss)
+
+    def restore(self, time: float) -> None:
+        """Return to the server's last healthy state. Tickets handed out since are void: their visits are lost."""
+        assert self.monitor is not None
+        assert self.monitor.healthy is not None
+        self.monitor.restore_at = inf
+        self.voided = self.server.restore(self.monitor.healthy, time)
+        for ticket in self.voided:
+            self.lost += 1
+            receipt = Receipt(ticket, False, False, self.server.version - ticket.version)
+            self._end_visit("lost", receipt, None, RESTORED)
+        self._emit("restore", time, stepped=True)
 
     def on_client_eval(self, time: float, client: int, metrics: dict[str, float]) -> None:
         """Report a client's own evaluation of the output weights as an event."""
@@ -145,7 +221,26 @@ class Engine:
 
     def next_wakeup(self) -> float:
         """Return the time at which the server wants an instant even if nothing arrives; inf if it wants none."""
-        return self.server.next_wakeup(self.time) if self.steps_between_arrivals else inf
+        wakeup = self.server.next_wakeup(self.time) if self.steps_between_arrivals else inf
+        return wakeup if self.monitor is None else min(wakeup, self.monitor.next_wakeup(self.time))
+
+    def quarantined(self, time: float) -> Mapping[int, float]:
+        """Return the clients that get no work at this time because of rejected updates, and until when."""
+        return {} if self.gate is None else self.gate.quarantine.quarantined(time)
+
+    @property
+    def alarms(self) -> int:
+        """The number of times that the loss of the global model has exploded."""
+        return 0 if self.monitor is None else self.monitor.alarms
+
+    @property
+    def next_restore(self) -> float:
+        """The time at which the last healthy state is to be restored; inf if the model is healthy."""
+        return inf if self.monitor is None else self.monitor.restore_at
+
+    def paused_seconds(self, time: float) -> float:
+        """Return for how long no tickets are handed out because the model was restored; 0 if they are."""
+        return 0.0 if self.monitor is None else max(0.0, self.monitor.paused_until - time)
 
     def changes_to(self, present: Collection[int]) -> list[Change]:
         """Return the leaves and joins after which only clients in `present` can be handed tickets."""
@@ -171,6 +266,9 @@ class Engine:
             "roster": self.idle.save(),
             "staleness": dict(self.staleness),
             "curve": [list(point) for point in self.curve],
+            "rejections": {c: {str(r): n for r, n in counts.items()} for c, counts in self.rejections.items()},
+            **({} if self.gate is None else {"gate": self.gate.save()}),
+            **({} if self.monitor is None else {"monitor": self.monitor.save()}),
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -184,17 +282,17 @@ class Engine:
         self.tickets_held = array("q", [0]) * self.server.n_clients
         for ticket in self.server.tickets.values():
             self.tickets_held[ticket.client] += 1
+        self.rejections = {c: _counts(found) for c, found in saved.get("rejections", {}).items()}
+        if self.gate is not None and "gate" in saved:
+            self.gate.load(saved["gate"])
+        if self.monitor is not None and "monitor" in saved:
+            self.monitor.load(saved["monitor"])
 
     def _enter(self, time: float) -> None:
         assert time > self.time or (self.in_instant and time == self.time), "instants follow one another"
         self.time, self.in_instant = time, True
 
-    def _count_rejection(self, receipt: Receipt) -> None:
-        self.rejected += 1
-        self.consecutive_rejections += 1
-        self.rejections_by_client[receipt.ticket.client] += 1
-
-    def _end_visit(self, kind: EventKind, receipt: Receipt, loss: float | None) -> None:
+    def _end_visit(self, kind: EventKind, receipt: Receipt, loss: float | None, reason: str = "") -> None:
         t = receipt.ticket
         self.tickets_held[t.client] -= 1
         if t.client not in self.idle:
@@ -209,6 +307,7 @@ class Engine:
                 stepped=receipt.stepped,
                 loss=loss,
                 notes=receipt.notes,
+                reason=reason,
             )
         if self.updates >= self._max_updates:
             self.stop_reason = "updates"
@@ -259,6 +358,13 @@ _SAVED = {
     "bytes_down": "bytes_down",
     "scored": "scored_version",
 }
+
+
+def _counts(saved: Mapping[str, int] | int) -> Counter[Reason]:
+    """Return saved counts by reason; records of earlier versions hold a number of updates that were not finite."""
+    if isinstance(saved, int):
+        return Counter({Reason.NOT_FINITE: saved})
+    return Counter({Reason(reason): count for reason, count in saved.items()})
 
 
 def total_bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -17,37 +17,57 @@ MOST_EVALUATIONS = 10_000_000  # of one run
 
 
 class Evaluation:
-    """Scores are due at time 0 and every `every` seconds after it; never if `evaluate` is None."""
+    """Scores are due at time 0 and every `every` seconds after it; never if nothing is evaluated.
 
-    def __init__(self, engine: Engine, evaluate: Callable[[Tensor], Score] | None, every: float):
+    Without a test set `evaluate` is None, and `measure` gives the monitor of the model a number in place of a loss.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        evaluate: Callable[[Tensor], Score] | None,
+        every: float,
+        measure: Callable[[Tensor], float] | None = None,
+    ):
         self._engine, self._evaluate, self._every = engine, evaluate, every
+        self._measure = measure if evaluate is None else None
 
     @property
     def is_on(self) -> bool:
         """Return whether anything is evaluated at all."""
-        return self._evaluate is not None
+        return self._evaluate is not None or self._measure is not None
 
     @property
     def next_due(self) -> float:
         """The time of the next score. Every score so far is a point of the engine's curve."""
-        if self._evaluate is None:
+        if not self.is_on:
             return inf
         count = len(self._engine.curve)
         return count * self._every if count else 0.0
 
     def due(self, time: float, *, inclusive: bool) -> Iterator[float]:
-        """Yield the times of scores due up to `time`; the caller records each score before it asks for the next."""
+        """Yield the times of scores due up to `time`; the caller records each score before it asks for the next.
+
+        None is due before a model whose loss has exploded is restored.
+        """
         if time > MOST_EVALUATIONS * self._every:
             raise BadInput(
                 f"--eval-every {self._every:g}: these are more than {MOST_EVALUATIONS:,} evaluations in {time:g}"
                 f" virtual seconds; evaluate every {time / MOST_EVALUATIONS * 1.01:.1g} seconds or more"
             )
         while (due := self.next_due) < time or (inclusive and due == time):
+            if self._engine.next_restore < inf:
+                return
             yield due
 
-    def score(self) -> tuple[float | None, float | None]:
-        """Return accuracy and loss of the output weights; those of the last score if no step was made since."""
+    def score(self) -> tuple[float | None, float | None, float | None]:
+        """Return accuracy and loss of the output weights, and what the monitor judges.
+
+        They are those of the last score if no step was made since.
+        """
+        engine = self._engine
+        if self._measure is not None:
+            return None, None, self._measure(engine.server.output_weights)
         assert self._evaluate is not None
-        if self._engine.is_unscored:
-            return self._evaluate(self._engine.server.output_weights)
-        return self._engine.curve[-1][2:]
+        accuracy, loss = self._evaluate(engine.server.output_weights) if engine.is_unscored else engine.curve[-1][2:]
+        return accuracy, loss, loss

@@ -108,6 +108,7 @@ _COLUMNS = tuple(name for name in Event._fields if name != "weights")
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("client", "ticket", "visit", "staleness"), -1),
     **dict.fromkeys(("seconds", "accuracy", "loss", "notes")),
+    "reason": "",
 }
 
 
@@ -170,6 +171,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(_ABSENT, int),
     **dict.fromkeys(("seconds", "accuracy", "loss"), _OPTIONAL),
     "notes": (dict, type(None)),
+    "reason": (str, type(None)),
 }
 
 

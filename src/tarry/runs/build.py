@@ -30,6 +30,8 @@ from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
+from ..engine.gate import Gate, GateSettings
+from ..engine.model_monitor import ModelMonitor
 from ..tasks.data.sets import collect_notices
 from ..training.determinism import generator_held
 from ..training.flat_model import FlatModel, build_module
@@ -47,6 +49,7 @@ from .personalize import check as check_personalisation
 
 __all__ = ["BuiltRun", "build_run"]
 
+_MONITORED_INPUTS = 1000  # unlabeled ones, on which the model's outputs are monitored
 _OPTIMIZER = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay")
 
 
@@ -82,6 +85,32 @@ class BuiltRun:
             spill=self.room(cache),
         )
 
+    def gate(self) -> Gate | None:
+        """The gate before the method, for a server that begins with the first weights; None without --gate."""
+        s = self.spec
+        if not s.gate:
+            return None
+        settings = GateSettings(s.norm_multiple, s.norm_bound, s.max_examples, s.quarantine)
+        return Gate(settings, self.first_weights(), s.clients or len(self.task.clients))
+
+    def monitor(self) -> ModelMonitor | None:
+        """The monitor of the global model's loss; None without --gate."""
+        s = self.spec
+        return ModelMonitor(s.loss_multiple) if s.gate and s.loss_multiple else None
+
+    def health_measure(self) -> Callable[[Tensor], float] | None:
+        """Return what the monitor judges without a test set: the size of the model's outputs on unlabeled inputs.
+
+        Without these it is the size of the weights. None without a monitor, or with a test set.
+        """
+        if self.monitor() is None or self.task.test is not None:
+            return None
+        inputs = self.task.unlabeled
+        if inputs is None or not len(inputs):
+            return root_mean_square
+        model, some = FlatServerModel(self.bound()), inputs[:_MONITORED_INPUTS]
+        return lambda weights: root_mean_square(model.outputs(weights, some))
+
     def room(self, cache: Path | None) -> SpillPolicy:
         """The memory limit of --cache-limit; what exceeds it goes to files in the folder `cache`."""
         return SpillPolicy(self.spec.cache_limit * 1e6, cache)
@@ -114,6 +143,11 @@ class BuiltRun:
             return None
         bound = self.bound()
         return lambda weights: bound.evaluate(weights, test)
+
+
+def root_mean_square(numbers: Tensor) -> float:
+    """Return the root of the mean square, as a size of outputs or weights."""
+    return float((numbers.double().square().mean()).sqrt())
 
 
 def build_run(spec: Spec, *, has_examples: bool = True) -> BuiltRun:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from math import isfinite, sqrt
 from typing import Protocol
 
+from ..core.rejections import Reason
 from ..core.server import Server
 
 __all__ = ["SCORES_AT_CHANCE", "Monitor", "Monitored", "chance_limit", "stays_at_chance"]
@@ -21,6 +23,7 @@ class Monitored(Protocol):
 
     time: float
     rejected: int
+    rejections: dict[int, Counter[Reason]]  # by client
     curve: list[tuple[float, int, float | None, float | None]]  # time, updates, accuracy, loss
     server: Server
 
@@ -49,6 +52,13 @@ def stays_at_chance(run: Monitored, limit: float | None) -> bool:
     return all(accuracy is not None and accuracy <= limit for _, _, accuracy, _ in last)
 
 
+def _why(run: Monitored) -> str:
+    reasons = {reason for counts in run.rejections.values() for reason in counts}
+    if reasons == {Reason.NOT_FINITE}:
+        return "because it was not finite (NaN or infinity)"
+    return f"({', '.join(sorted(reasons))})"
+
+
 class Monitor:
     """Logs a warning when updates are rejected, the loss is not finite, or accuracy stays at chance level."""
 
@@ -60,9 +70,7 @@ class Monitor:
     def update(self, run: Monitored) -> None:
         """Look at a run after an instant; two comparisons where nothing is new."""
         if run.rejected and "rejected" not in self._reported:
-            self._report(
-                "rejected", run.time, "a client's update was rejected because it was not finite (NaN or infinity)"
-            )
+            self._report("rejected", run.time, f"a client's update was rejected {_why(run)}")
         if len(run.curve) == self._scores:
             return
         self._scores = len(run.curve)

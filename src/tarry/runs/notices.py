@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import isfinite
 
+from ..core.rejections import Reason
+from ..report.formatting import pluralize
 from ..sim.simulator import Simulator
 from .monitor import SCORES_AT_CHANCE, stays_at_chance
 
-__all__ = ["always_rejected", "chance_level", "divergence", "no_progress", "result_notices", "target_missed"]
+__all__ = [
+    "always_rejected",
+    "chance_level",
+    "divergence",
+    "no_progress",
+    "rejections",
+    "result_notices",
+    "target_missed",
+]
 
 
 def result_notices(sim: Simulator, chance: float | None = None) -> list[str]:
     """Return all notices about a run that has ended; `chance`: the accuracy up to which a model may be guessing."""
     failed = divergence(sim) or chance_level(sim, chance)
-    return [*no_progress(sim), *failed, *always_rejected(sim), *target_missed(sim)]
+    return [*no_progress(sim), *failed, *always_rejected(sim), *rejections(sim), *target_missed(sim)]
 
 
 def no_progress(sim: Simulator) -> list[str]:
@@ -31,7 +42,7 @@ def no_progress(sim: Simulator) -> list[str]:
         more = f"; {unheard:,} of {server.n_clients:,} clients never came back" if unheard else ""
         why = f"{server.method.name} was still waiting after all updates ({sim.engine.updates:,}){more}"
     elif sim.engine.rejected > 0:
-        why = f"all {sim.engine.rejected:,} updates were rejected because they were not finite; a smaller --lr may help"
+        why = f"all {sim.engine.rejected:,} updates were rejected {_because(sim)}; a smaller --lr may help"
     elif sim.engine.lost > 0:
         why = f"all {sim.engine.lost:,} visits that ended were lost (--failure-rate, --availability, --delay)"
     else:
@@ -47,7 +58,7 @@ def divergence(sim: Simulator) -> list[str]:
     if since is None and isfinite(sim.server.output_weights.sum().item()):
         if not sim.engine.has_stalled or sim.server.version == 0:
             return []
-        why = "were all rejected because they were not finite: a smaller --lr may help"
+        why = f"were all rejected {_because(sim)}: a smaller --lr may help"
         return [f"diverged: the last {sim.engine.consecutive_rejections:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
     return [f"the global model's loss is not a finite number{when}: a smaller --lr or server rate may help"]
@@ -67,12 +78,39 @@ def chance_level(sim: Simulator, limit: float | None) -> list[str]:
 def always_rejected(sim: Simulator) -> list[str]:
     """Name the clients whose every update was rejected, if other clients' updates were accepted."""
     server, out = sim.server, {t.client for t in sim.server.tickets.values()}
-    never = sorted(c for c, n in sim.engine.rejections_by_client.items() if n >= server.visits[c] - (c in out))
+    totals = {c: counts.total() for c, counts in sim.engine.rejections.items()}
+    never = sorted(c for c, n in totals.items() if n >= server.visits[c] - (c in out))
     if not never or server.version == 0 or sim.engine.has_stalled:
         return []
     names = ", ".join(map(str, never[:5])) + (", …" if len(never) > 5 else "")
     clients = f"client {names}" if len(never) == 1 else f"{len(never):,} of {server.n_clients:,} clients ({names})"
+    if {reason for c in never for reason in sim.engine.rejections[c]} != {Reason.NOT_FINITE}:
+        return [f"{clients}: every update was rejected"]
     return [f"{clients}: every update was rejected because it was not finite; do their data hold NaN or infinity?"]
+
+
+def rejections(sim: Simulator) -> list[str]:
+    """Say what the gate rejected, and how often the model was restored."""
+    engine, out = sim.engine, []
+    if engine.gate is not None and engine.rejected:
+        count = pluralize(engine.rejected, "update")
+        out.append(f"{count} of {pluralize(len(engine.rejections), 'client')} rejected: {_listed(_by_reason(sim))}")
+    if engine.monitor is not None and engine.monitor.alarms:
+        out.append(f"the loss of the global model exploded {pluralize(engine.monitor.alarms, 'time')}; it was restored")
+    return out
+
+
+def _because(sim: Simulator) -> str:
+    counts = _by_reason(sim)
+    return "because they were not finite" if counts.keys() == {Reason.NOT_FINITE} else f"({_listed(counts)})"
+
+
+def _by_reason(sim: Simulator) -> Counter[Reason]:
+    return sum(sim.engine.rejections.values(), Counter[Reason]())
+
+
+def _listed(counts: Counter[Reason]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
 
 
 def target_missed(sim: Simulator) -> list[str]:

@@ -20,6 +20,7 @@ from ..core.tickets import NOTHING, LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
 from ..engine.budget import Budget
+from ..engine.model_monitor import ModelMonitor
 from ..executors.base import Executor
 from ..record.digests import digest_of_vector
 from ..record.journal import NAME
@@ -31,7 +32,7 @@ from ..report.formatting import pluralize
 from ..training.determinism import deterministic, generator_restored
 from .build import BuiltRun, build_run
 from .remote_data import build_without_data
-from .simulation import Simulation
+from .simulation import Recorded, Simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["Record", "Replay", "replay", "replay_folder"]
@@ -46,6 +47,7 @@ class Record:
     visits: dict[tuple[int, int], VisitRecord]
     changes: list[tuple[float, int, bool]]
     digests: dict[int, str]  # of updates, by ticket number
+    losses: list[float | None]  # that the monitor of the model judged, in their order
     updates: int
     end: float  # of the last instant
     ended: str  # why it ended; empty if it is running or was stopped
@@ -73,12 +75,23 @@ class Record:
                     visits[client, visit] = VisitRecord(r["t"], None)
             elif r["op"] in ("update", "lost", "rejected"):
                 at = who[r["number"]]
-                visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update")
+                reason = r["why"] if r["op"] == "rejected" else ""
+                visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update", reason)
         end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "rejected", "close", "end")), default=0.0)
         digests = {r["number"]: r["digest"] for r in rows if r["op"] == "update"}
-        client, forgotten = begun.get("client", "tarry"), _visits_without_memory(rows)
+        losses = [r.get("health", r["loss"]) for r in rows if r["op"] == "score"]
         return cls(
-            begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended, client, forgotten
+            n_clients=begun["clients"],
+            per_client=begun["per_client"],
+            visits=visits,
+            changes=changes,
+            digests=digests,
+            losses=losses,
+            updates=len(digests),
+            end=end,
+            ended=ended,
+            client=begun.get("client", "tarry"),
+            without_memory=_visits_without_memory(rows),
         )
 
     def trace(self) -> list[TraceRow]:
@@ -198,6 +211,17 @@ def _visits_without_memory(rows: Sequence[dict[str, Any]]) -> frozenset[tuple[in
     return frozenset(found)
 
 
+class _RecordedMonitor(ModelMonitor):
+    """A monitor that judges the recorded losses, so that it restores where the federation did."""
+
+    def __init__(self, multiple: float, losses: Sequence[float | None]):
+        super().__init__(multiple)
+        self._recorded = iter([loss for loss in losses if loss is not None])
+
+    def observe(self, loss: float) -> bool:
+        return super().observe(next(self._recorded, loss))
+
+
 def replay(folder: str | Path, *, callbacks: Sequence[Callable[[Event], None]] = ()) -> Replay:
     """Simulate a recorded federation and compare its updates and weights, to the bit.
 
@@ -223,10 +247,12 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
         whole = build_run(spec) if archive is None else _without_data(spec, record.n_clients)
     if len(whole.task.clients) != record.n_clients:
         raise BadInput(f"{folder}: its clients hold their own examples, which are not here; it cannot be trained again")
+    monitor = None if whole.monitor() is None else _RecordedMonitor(spec.loss_multiple, record.losses)
     budget = Budget(max(record.end, 1e-6), spec.updates, spec.rounds, spec.target)
+    delay = RecordedDelays(record.visits)
     replayed = replace(
         whole,
-        delay=RecordedDelays(record.visits),
+        delay=delay,
         availability=RecordedAvailability(record.n_clients, record.changes),
         budget=replace(budget, updates=record.updates) if record.ended == "updates" else budget,
     )
@@ -236,7 +262,7 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
         stack.enter_context(generator_restored())
         executor = _Compared(simulation.executor() if archive is None else _ArchivedResults(archive), record)
         stack.callback(executor.close)
-        sim = simulation.simulator(executor, list(callbacks))
+        sim = simulation.simulator(executor, list(callbacks), recorded=Recorded(delay.rejection, monitor))
         sim.engine.max_tickets = record.per_client
         sim.engine.idle.concurrency *= record.per_client
         sim.run()

@@ -95,7 +95,7 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         rounds=server.version,
         final_accuracy=accuracy,
         final_loss=loss,
-        curve=[CurvePoint(*point) for point in counters.curve],
+        curve=[CurvePoint(*point) for point in counters.curve if point[2:] != (None, None)],
         staleness=staleness_summary(counters.staleness),
         lost=counters.lost,
         rejected=counters.rejected,

@@ -12,9 +12,11 @@ from ..config.spec import Spec
 from ..core import rng
 from ..core.events import Event
 from ..core.idle_clients import IdleClients
+from ..core.rejections import Reason
 from ..core.rng import Stream
 from ..delays.base import Delay
 from ..engine.diagnostics import DiagnosticsLog
+from ..engine.model_monitor import ModelMonitor
 from ..executors.auto import AutoExecutor
 from ..executors.base import Executor
 from ..executors.inline import Inline
@@ -31,6 +33,14 @@ from .speed_groups import by_speed, validator
 __all__ = ["Simulation", "build_simulation"]
 
 _STREAMS = 4  # CUDA streams that stacks may be spread over
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Decisions of the gate in the record of a federation."""
+
+    rejection: Callable[[int, int], Reason | None]  # of a client's visit
+    monitor: ModelMonitor | None
 
 
 def build_simulation(spec: Spec) -> Simulation:
@@ -110,9 +120,17 @@ class Simulation:
         return Inline(b.bound(), rule=b.method.local, work=b.work, seed=s.seed)
 
     def simulator(
-        self, executor: Executor, listeners: list[Callable[[Event], None]], cache: Path | None = None
+        self,
+        executor: Executor,
+        listeners: list[Callable[[Event], None]],
+        cache: Path | None = None,
+        *,
+        recorded: Recorded | None = None,
     ) -> Simulator:
-        """A simulator at time 0; `cache` is the folder for client state that does not fit into memory."""
+        """A simulator at time 0; `cache` is the folder for client state that does not fit into memory.
+
+        `recorded`: what the gate of a federation decided, in place of a gate.
+        """
         b, s, n = self.built, self.built.spec, len(self.built.task.clients)
         away = b.availability.absent_at_start if b.availability is not None else ()
         return Simulator(
@@ -125,6 +143,10 @@ class Simulation:
             eval_every=b.eval_every,
             availability=b.availability,
             fails=_failures(s.failure_rate, s.seed, b.delay),
+            rejects=None if recorded is None else recorded.rejection,
+            gate=b.gate() if recorded is None else None,
+            monitor=b.monitor() if recorded is None else recorded.monitor,
+            measure=b.health_measure(),
             strict=s.strict,
             diagnostics=self._diagnostics_log(),
             room=b.room(cache),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
@@ -21,6 +20,7 @@ from ..core.client_table import ClientTable, SpillPolicy
 from ..core.errors import BadInput, Diverged
 from ..core.events import Event
 from ..core.idle_clients import IdleClients
+from ..core.rejections import Reason
 from ..core.server import Server
 from ..core.state_tree import copy_tree, tables
 from ..core.tickets import NOTHING, LocalResult, Ticket
@@ -31,6 +31,8 @@ from ..engine.clock import add_seconds
 from ..engine.diagnostics import DiagnosticsLog
 from ..engine.engine import Change, Engine, Handout, total_bytes
 from ..engine.evaluation import Evaluation
+from ..engine.gate import Gate
+from ..engine.model_monitor import ModelMonitor
 from ..executors.base import Executor
 from ..vector.pool import clear_pool
 
@@ -39,6 +41,8 @@ __all__ = ["Simulator"]
 
 class Simulator:
     """An engine, its clients' delays and a clock. `engine` holds the counters and says why the run stopped.
+
+    `rejects` says which of the visits that fail were rejected, and why: those of a record.
 
     `waiting` is entered while a result or a score is awaited. An exception there changes nothing: the simulator can be
     saved, and continues from the same place.
@@ -56,6 +60,10 @@ class Simulator:
         eval_every: float = inf,
         availability: Availability | None = None,
         fails: Callable[[int, int], bool] | None = None,
+        rejects: Callable[[int, int], Reason | None] | None = None,
+        gate: Gate | None = None,
+        monitor: ModelMonitor | None = None,
+        measure: Callable[[Tensor], float] | None = None,
         strict: bool = False,
         diagnostics: DiagnosticsLog | None = None,
         room: SpillPolicy = SpillPolicy(),  # noqa: B008 - a constant
@@ -63,15 +71,22 @@ class Simulator:
         waiting: AbstractContextManager[None] | None = None,
     ):
         self.server, self.executor, self.delay, self.budget = server, executor, delay, budget
-        self.engine = Engine(server, roster, budget, diagnostics=diagnostics, listeners=listeners)
-        self._evaluation, self._evaluates = Evaluation(self.engine, evaluate, eval_every), evaluate is not None
+        self.engine = Engine(
+            server, roster, budget, diagnostics=diagnostics, gate=gate, monitor=monitor, listeners=listeners
+        )
+        self._evaluation = Evaluation(self.engine, evaluate, eval_every, measure)
+        self._evaluates = self._evaluation.is_on
         self._availability, self._fails, self._strict, self._room = availability, fails, strict, room
+        self._rejects = rejects  # which of the visits that fail were rejected, and why
         self._waiting = nullcontext() if waiting is None else waiting
         self._collect = executor.collect if waiting is None else self._wait_for
         self._changes = [*([] if availability is None else availability.changes()), (inf, -1, False)]
         self._next_change = 0  # index into _changes
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
         self._doomed: set[int] = set()  # tickets whose update will be lost
+        self._guarded = gate is not None or monitor is not None
+        self._void: set[int] = set()  # tickets that a restore took back, and whose results are still to be collected
+        self._withheld: dict[int, float] = {}  # clients that the gate or a restore keeps away, until when
         self._memories: dict[str, ClientTable] = {}  # what clients keep from visit to visit, by name
         self.started = False
 
@@ -95,6 +110,9 @@ class Simulator:
                 on_instant()
         if self._evaluation.is_on and (engine.curve[-1][0] < self.time or engine.is_unscored):
             self._score(self.time)
+        if engine.next_restore < inf:  # no instant follows that would do it
+            engine.restore(self.time)
+            self._score(self.time)
 
     def step(self) -> None:
         """Work through the next instant, and through the scores that are due before and at it."""
@@ -111,12 +129,20 @@ class Simulator:
             if number not in self._doomed:
                 result = self._collect(number)
             heapq.heappop(heap)
+            if self._void and number in self._void:
+                self._void.discard(number)
+                self._doomed.discard(number)
+                continue
             self._end_visit(time, number, result)
             if engine.consecutive_rejections and self.budget.time is None and engine.has_stalled:
                 engine.stop_reason = engine.stop_reason or "stalled"  # --updates or --rounds would never be reached
             if engine.stop_reason:
                 return
-        self._submit_all(engine.end_instant(time, self._changes_at(time) if change == time else (), self._duration))
+        changes = self._changes_at(time) if change == time else ()
+        if self._guarded:
+            self._end_guarded_instant(time, changes)
+        else:
+            self._submit_all(engine.end_instant(time, changes, self._duration))
         if self._evaluates and not engine.stop_reason:
             self._score_until(time)
 
@@ -130,7 +156,9 @@ class Simulator:
         time = self._heap[0][0] if self._heap else inf
         if change < time:
             time = change
-        if engine.steps_between_arrivals and (wakeup := engine.next_wakeup()) < time:
+        if self._withheld:
+            time = min(time, *self._withheld.values())
+        if engine.has_wakeups and (wakeup := engine.next_wakeup()) < time:
             assert wakeup > engine.time, "a server that has just stepped wakes up later"
             time = wakeup
         return time
@@ -153,13 +181,59 @@ class Simulator:
     def _end_visit(self, time: float, number: int, result: LocalResult | None) -> None:
         if result is None:
             self._doomed.discard(number)
-            self.engine.lose(time, number)
+            self._end_doomed(time, number)
             return
         if self._strict and not result.finite:
             self._raise_diverged(time, self.server.tickets[number], result)
         receipt = self.engine.accept(time, number, result)
         if result.memory and receipt.accepted:
             self._remember(receipt.ticket.client, result.memory)
+
+    def _end_doomed(self, time: float, number: int) -> None:
+        ticket = self.server.tickets[number]
+        reason = None if self._rejects is None else self._rejects(ticket.client, ticket.visit)
+        if reason is None:
+            self.engine.lose(time, number)
+        else:
+            self.engine.reject(time, number, reason)
+
+    def _end_guarded_instant(self, time: float, changes: Sequence[Change]) -> None:
+        """End an instant of a run with a gate or a monitor."""
+        engine = self.engine
+        if engine.gate is not None:
+            changes = self._with_withheld(time, changes)
+        self._submit_all(engine.end_instant(time, changes, self._duration))
+        if engine.voided:
+            self._withhold_voided()
+
+    def _with_withheld(self, time: float, changes: Sequence[Change]) -> list[Change]:
+        """Return the changes with the leaves of clients that get no work from now on, and the joins of those that do.
+
+        A client that is kept away does not join before that is over.
+        """
+        engine, withheld = self.engine, self._withheld
+        over = [client for client, until in sorted(withheld.items()) if until <= time]
+        for client in over:
+            del withheld[client]
+        for client, until in engine.quarantined(time).items():
+            withheld[client] = max(withheld.get(client, 0.0), until)
+        leaves = [(c, False) for c in sorted(withheld) if c in engine.idle]
+        rest = [(c, joins) for c, joins in changes if not (joins and c in withheld)]
+        joining = {c for c, joins in rest if joins}
+        back = [c for c in over if c not in withheld and c not in joining and c not in engine.idle]
+        return leaves + rest + [(c, True) for c in back if self._is_available(c, time)]
+
+    def _is_available(self, client: int, time: float) -> bool:
+        return self._availability is None or self._availability.here(client, time)
+
+    def _withhold_voided(self) -> None:
+        """Note the visits that a restore took back; their clients are away until these end."""
+        engine, due = self.engine, {number: time for time, number in self._heap}
+        for ticket in engine.voided:
+            self._void.add(ticket.number)
+            if engine.gate is not None:
+                self._withheld[ticket.client] = max(self._withheld.get(ticket.client, 0.0), due[ticket.number])
+        engine.voided = []
 
     def _raise_diverged(self, time: float, ticket: Ticket, result: LocalResult) -> None:
         raise Diverged(
@@ -212,12 +286,12 @@ class Simulator:
         return {name: row for name, table in self._memories.items() if (row := table.get(client)) is not None}
 
     def _score_until(self, time: float, *, inclusive: bool = True) -> bool:
-        """Record the scores due up to `time`; True when the target is reached, with the clock there."""
+        """Record the scores due up to `time`; True when the target is reached, or a restore comes first."""
         for due in self._evaluation.due(time, inclusive=inclusive):
             self._score(due)
             if self.engine.stop_reason == "target":
                 return True
-        return False
+        return self.engine.next_restore < time
 
     def _score(self, time: float) -> None:
         with self._waiting:
@@ -240,7 +314,7 @@ class Simulator:
             "doomed": sorted(self._doomed),
             "memories": copy_tree(self._memories),
             "in_vain": engine.consecutive_rejections,
-            "rejections": dict(engine.rejections_by_client),
+            **({"withheld": dict(self._withheld)} if self._withheld else {}),
             "diary": None if engine.diagnostics is None else engine.diagnostics.save(),
         }
 
@@ -252,13 +326,14 @@ class Simulator:
         engine.stop_reason = "ended" if saved["done"] else ""  # the record does not say why
         engine.in_instant = saved.get("in_instant", False)
         self._next_change = saved["_change"]
-        self._heap = [(due, number) for due, number in saved["heap"]]
-        self._doomed = set(saved["doomed"])
+        open_tickets = self.server.tickets
+        self._heap = [(due, number) for due, number in saved["heap"] if number in open_tickets]
+        self._doomed = set(saved["doomed"]) & open_tickets.keys()
+        self._withheld = dict(saved.get("withheld", {}))
         self._memories = copy_tree(saved["memories"])
         for name, table in tables(self._memories, "client"):
             table.attach(self._room, name, self.server.weights.device)
         engine.consecutive_rejections = saved["in_vain"]
-        engine.rejections_by_client = Counter(saved.get("rejections", {}))
         if engine.diagnostics is not None:
             engine.diagnostics.load(saved["diary"])
         for due, number in sorted(self._heap):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -78,37 +76,6 @@ def delta(make):
     )
 
 
-HOSTILE = {
-    "a token that was guessed": words(token="0" * 32),
-    "the number of another ticket": words(number=0),
-    "no token": spoiled(lambda _, back: back._replace(fields={k: v for k, v in back.fields.items() if k != "token"})),
-    "more examples than it has": words(num_examples=10**6),
-    "examples below nothing": words(num_examples=-5),
-    "a loss in words": words(loss="low"),
-    "a model of another shape": delta(lambda _: np.zeros(3, np.float32)),
-    "a model of another type": delta(lambda n: np.zeros(n // 8, np.float64)),
-    "far too many numbers": delta(lambda _: np.zeros(10**6, np.float32)),
-    "arrays nobody asked for": spoiled(lambda _, b: b._replace(arrays={**b.arrays, "extra.x": npy(np.zeros(3))})),
-    "another node's name on it": spoiled(lambda _, back: back._replace(node=back.node + 1)),
-}
-
-
-@pytest.mark.parametrize("how", HOSTILE)
-def test_a_hostile_client_changes_nothing_and_is_left_alone(how, tmp_path):
-    made = small_plan(method="fedasync")
-    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
-    grid.there[103].spoil = HOSTILE[how]
-    d = driver(made, grid, tmp_path / "out")
-    assert finished(d, grid) == "updates"
-    assert d.stats[3].updates == 0
-    assert d.stats[3].failed["rejected"] >= 1
-    assert {r["client"] for r in rows(tmp_path, "arrival")} == {0, 1, 2}
-    assert sum(d.stats.rejected.values()) >= 1
-    said = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    assert any(line["what"] == "an answer was rejected" and line["client"] == 3 for line in said)
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
-
-
 def test_an_answer_that_was_given_once_is_not_taken_again(tmp_path):
     seen: list[ReplyMessage] = []
 
@@ -122,7 +89,7 @@ def test_an_answer_that_was_given_once_is_not_taken_again(tmp_path):
     d = driver(made, grid, tmp_path / "out")
     finished(d, grid)
     assert d.stats[0].updates == 1
-    assert d.stats[0].failed["rejected"] >= 1
+    assert d.stats[0].rejected["foreign ticket"] >= 1
 
 
 def test_weights_that_are_not_finite_are_refused_and_counted(tmp_path):
@@ -257,7 +224,8 @@ def test_an_impostor_does_not_get_the_place_of_a_client(tmp_path):
     grid.there[201] = thief
     finished(d, grid)
     assert d.clients.at(201) is None
-    assert any("another key" in why for why in d.stats.rejected)
+    assert d.stats.rejected["identity"] >= 1
+    assert "another key" in (tmp_path / "out" / "log.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ def test_metrics_are_the_state_of_the_driver(served, tmp_path):
     assert found["tarry_checkpoint_age_seconds"] >= 0
     assert found['tarry_staleness_bucket{le="+Inf"}'] == d.engine.updates == found["tarry_staleness_count"]
     assert found["tarry_staleness_sum"] == sum(s * n for s, n in d.engine.staleness.items())
-    assert found['tarry_lost_total{reason="rejected"}'] == d.engine.lost > 0
+    assert found['tarry_rejected_total{reason="foreign ticket"}'] == d.engine.rejected > 0
+    assert found["tarry_clients_quarantined"] == len(d.engine.quarantined(d.now()))
+    assert found["tarry_alarms_total"] == 0
     assert sum(v for k, v in found.items() if k.startswith("tarry_rejected_total")) == sum(d.stats.rejected.values())
     assert found['tarry_queue_length{queue="tickets to send"}'] == 0
     assert found["process_resident_memory_bytes"] > 1e6

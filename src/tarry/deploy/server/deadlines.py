@@ -1,7 +1,8 @@
 """Deadlines learned from each client's own visits, and the back-off after failures.
 
     deadline   2 · the longest of its last visits, at least mean + 4 sd, and a grace; never above the bound
-    back-off   5 s after a first failure, twice as long after each further one, at most 10 minutes
+    back-off   5 s after a first failure, twice as long after each further one, at most 10 minutes; each visit that
+               ends well takes a quarter of a failure off, so four of them undo one doubling
 
 A client's first visit has the bound alone. Visits that came too late count, so a client that became slower gets more
 time.
@@ -17,6 +18,8 @@ __all__ = ["Deadlines"]
 
 _WINDOW = 20  # last visits of a client that count
 _GRACE = 15.0  # seconds added for Flower's own sleeps and polls
+_CREDIT = 0.25  # of a failure, that a visit which ended well takes off
+_MAX_FAILURES = 8.0  # that are counted: the back-off does not grow further
 _FIRST_BACK_OFF, _MAX_BACK_OFF = 5.0, 600.0  # seconds
 
 
@@ -26,18 +29,21 @@ class Deadlines:
     def __init__(self, bound: float):
         self.bound = bound
         self._durations: dict[int, deque[float]] = {}
-        self._failures: dict[int, int] = {}  # in a row
+        self._failures: dict[int, float] = {}  # less what visits that ended well took off
 
     def record_duration(self, client: int, seconds: float, *, late: bool = False) -> None:
-        """Count a visit; one that was not late ends a row of failures."""
+        """Count a visit; one that was not late takes a part off the client's failures."""
         self._durations.setdefault(client, deque(maxlen=_WINDOW)).append(seconds)
-        if not late:
-            self._failures.pop(client, None)
+        if late or client not in self._failures:
+            return
+        self._failures[client] -= _CREDIT
+        if self._failures[client] <= 0:
+            del self._failures[client]
 
     def record_failure(self, client: int) -> float:
-        """Count one more failure in a row; return the seconds for which the client gets no work."""
-        count = self._failures[client] = self._failures.get(client, 0) + 1
-        return min(_MAX_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** min(count - 1, 20))
+        """Count one more failure; return the seconds for which the client gets no work."""
+        count = self._failures[client] = min(self._failures.get(client, 0.0) + 1.0, _MAX_FAILURES)
+        return min(_MAX_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** int(count - 1))
 
     def forget(self, client: int) -> None:
         """Forget what was learned of a client, whose place has been released."""

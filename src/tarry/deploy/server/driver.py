@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time as wall
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -19,12 +19,15 @@ from typing import Any
 from torch import Tensor
 
 from ...core.events import Event
+from ...core.rejections import Reason
 from ...core.server import Server
 from ...engine.budget import Budget, Score
 from ...engine.evaluation import Evaluation
+from ...engine.gate import Gate, GateVerdict
+from ...engine.model_monitor import ModelMonitor
 from ...record.digests import digest_of_vector
 from ...record.journal import Row
-from ..protocol import ClientReply, Protocol
+from ..protocol import ClientReply, Protocol, check_duration
 from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
 from .journaled_state import JournaledState
 from .open_tickets import OpenTicket
@@ -38,6 +41,7 @@ log = logging.getLogger("tarry")
 _NODE_INTERVAL = 1.0  # seconds between two looks at which nodes are present
 _TTL_MARGIN = 60.0  # seconds that a request outlives the bound of deadlines
 _MAX_GAP = 5.0  # seconds; a longer gap between ticks means the link or machine stalled, and extends deadlines
+_MAX_ANSWERED = 4096  # requests whose answers are remembered, to tell second answers
 _DECIMALS = 6  # of a second
 _UNSENT, _EARLIER_RUN = "could not be sent", "the run was resumed"
 
@@ -66,6 +70,7 @@ class _Arrival:
     ticket: OpenTicket
     reply: ClientReply | None = None
     why: str = ""
+    rejection: GateVerdict | None = None
     nbytes: int = 0
     detail: str = ""  # what the app says of its error
 
@@ -83,6 +88,9 @@ class Driver:
         config: DriverConfig,
         budget: Budget,
         evaluate: Callable[[Tensor], Score] | None = None,
+        gate: Gate | None = None,
+        monitor: ModelMonitor | None = None,
+        measure: Callable[[Tensor], float] | None = None,
         known: dict[str, str] | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
         clock: Callable[[], float] = wall.time,
@@ -100,11 +108,13 @@ class Driver:
             began=clock(),
             client=config.client,
             keep_updates=config.keep_updates,
+            gate=gate,
+            monitor=monitor,
         )
         self.engine, self.clients, self.open_tickets = state.engine, state.clients, state.open_tickets
         self.stats, self.deadlines = state.stats, state.deadlines
         self._problems = ProblemLog(folder)
-        self._evaluation = Evaluation(self.engine, evaluate, config.eval_every)
+        self._evaluation = Evaluation(self.engine, evaluate, config.eval_every, measure)
         self.protocol = protocol(state.federation)
         self.registration = Registration(
             grid,
@@ -116,6 +126,7 @@ class Driver:
         )
         self._restarted: set[str] = set()  # requests to nodes that restarted since
         self._backed_off: dict[int, float] = {}  # clients that get no work, until when
+        self._answered: dict[str, None] = {}  # the last requests whose ticket has ended
         self._late: dict[str, OpenTicket] = {}  # requests whose ticket is lost, and whose reply may still come
         self._evals: dict[str, int] = {}  # requests for an evaluation → client
         self._nodes_at = -inf
@@ -171,8 +182,8 @@ class Driver:
                 on_progress(self)
             if not self.ended:
                 sleep(pause)
-        if self.ended != "stopped" and self._evaluation.is_on and self.engine.is_unscored:
-            self._score(max(self.engine.time, self.engine.curve[-1][0] if self.engine.curve else 0.0))
+        if self.ended != "stopped" and self._evaluation.is_on:
+            self._score_last()
         self.state.checkpoint()
         on_progress(self)
         return self.ended
@@ -185,6 +196,15 @@ class Driver:
             "registrations": len(self.registration.pending),
             "evaluations on clients": len(self._evals),
         }
+
+    def _score_last(self) -> None:
+        """Score the last version; return to the last healthy one if its loss has exploded, as no instant follows."""
+        end = max(self.engine.time, self.engine.curve[-1][0] if self.engine.curve else 0.0)
+        if self.engine.is_unscored:
+            self._score(end)
+        if self.engine.next_restore < inf:
+            self.state.commit({"op": "restore", "t": end}, sync=True)
+            self._score(end)
 
     def now(self) -> float:
         """Return the seconds since the federation began, always after the last instant."""
@@ -231,7 +251,8 @@ class Driver:
             return set()
         late = {t.client for t in self._late.values()}
         here = {c for n in self.registration.nodes if (c := self.clients.at(n)) is not None}
-        return {c for c in here if c not in late and self._backed_off.get(c, 0.0) <= now}
+        without_work = late | self.engine.quarantined(now).keys()
+        return {c for c in here if c not in without_work and self._backed_off.get(c, 0.0) <= now}
 
     def _update_nodes(self) -> None:
         restarted = self.registration.update_nodes()
@@ -281,10 +302,13 @@ class Driver:
                 self._log_late_failure(ticket, reply)
             else:
                 self.stats[ticket.client].late += 1
+                self.stats.count_rejection(Reason.EXPIRED_TICKET, ticket.client)
                 self.deadlines.record_duration(ticket.client, now - ticket.time, late=True)
-                self.log_problem("an answer after its deadline", client=ticket.client, ticket=ticket.number)
+                self.log_problem("an answer to a ticket that has ended", client=ticket.client, ticket=ticket.number)
         elif (open_ticket := self.open_tickets.by_request(reply.request)) is not None:
-            return self._decode(open_ticket, reply)
+            return self._decode(open_ticket, reply, now)
+        else:
+            self._reject_stray(reply)
         return None
 
     def _log_late_failure(self, ticket: OpenTicket, reply: ReplyMessage) -> None:
@@ -294,6 +318,12 @@ class Driver:
         self.log_problem(
             "a visit that missed its deadline has failed", why=why, client=ticket.client, ticket=ticket.number
         )
+
+    def _reject_stray(self, reply: ReplyMessage) -> None:
+        """Record a reply to no request that is waited for; no ticket ends by it."""
+        reason = Reason.USED_TICKET if reply.request in self._answered else Reason.UNKNOWN_TICKET
+        self.stats.count_rejection(reason, self.clients.at(reply.node))
+        self.log_problem("an answer was rejected", why=reason, node=reply.node)
 
     def _on_eval(self, reply: ReplyMessage, now: float) -> None:
         client = self._evals.pop(reply.request)
@@ -305,17 +335,19 @@ class Driver:
         metrics = {k: float(v) for k, v in fields if isfinite(v)}
         self.state.commit({"op": "client_eval", "t": now, "client": client, "metrics": metrics})
 
-    def _decode(self, ticket: OpenTicket, reply: ReplyMessage) -> _Arrival:
+    def _decode(self, ticket: OpenTicket, reply: ReplyMessage, now: float) -> _Arrival:
+        """Return the end of a ticket: a reply whose form is right, or why it is rejected."""
         if reply.error is not None:
             return _Arrival(ticket, why=reply.error, detail=reply.detail)
         try:
+            if reply.malformed:
+                raise Rejected(reply.malformed)
             self.open_tickets.check(ticket, reply.node, reply.fields if self.protocol.has_tokens else None)
             decoded = self.protocol.decode_reply(reply, self.engine.server.tickets[ticket.number])
+            check_duration(decoded.train_seconds, now - ticket.time)
         except Rejected as e:
-            about = {"client": ticket.client, "node": reply.node, "ticket": ticket.number}
-            self.log_problem("an answer was rejected", why=str(e), rejected=True, **about)
-            return _Arrival(ticket, why="rejected", detail=str(e)[:200])
-        return _Arrival(ticket, decoded, "" if decoded.result.finite else "not finite", reply.nbytes)
+            return _Arrival(ticket, rejection=GateVerdict(e.reason, str(e)), nbytes=reply.nbytes)
+        return _Arrival(ticket, decoded, nbytes=reply.nbytes)
 
     # -- instants
 
@@ -333,32 +365,64 @@ class Driver:
         arrivals.clear()
         if not self.state.ended:
             tickets = self.state.end_instant(time, self.engine.changes_to(self._present(time)))
+            self._clear_voided()
             if not self.state.ended:
                 self._send([self.open_tickets[t.number] for t in tickets])
 
+    def _clear_voided(self) -> None:
+        """Let clients whose tickets a restore took back end their visits before they get work again."""
+        if self.state.voided:
+            log.warning("the model was restored; %d open tickets are void", len(self.state.voided))
+        for ticket in self.state.voided:
+            if ticket.request and ticket.run == self.grid.run and ticket.request not in self._restarted:
+                self._late[ticket.request] = ticket
+        self.state.voided = []
+
     def _apply(self, time: float, arrival: _Arrival) -> None:
         ticket, reply = arrival.ticket, arrival.reply
+        if ticket.number not in self.engine.server.tickets:  # a restore of the model has taken it back since
+            return
         row: Row = {"t": time, "number": ticket.number, "bytes": arrival.nbytes}
         about: dict[str, Any] = {"client": ticket.client, "ticket": ticket.number}
-        if reply is None or arrival.why:
+        if ticket.request:
+            self._answered[ticket.request] = None
+            if len(self._answered) > _MAX_ANSWERED:
+                self._answered.pop(next(iter(self._answered)))
+        if reply is None and arrival.rejection is None:
             if arrival.why != _EARLIER_RUN:
                 self._backed_off[ticket.client] = time + self.deadlines.record_failure(ticket.client)
             self.log_problem("a ticket brought nothing", why=_full_reason(arrival.why, arrival.detail), **about)
-            row = {**row, "why": arrival.why, "detail": arrival.detail}
-            self.state.commit({"op": "rejected" if arrival.why == "not finite" else "lost", **row})
+            self.state.commit({"op": "lost", **row, "why": arrival.why, "detail": arrival.detail})
+            return
+        verdict = arrival.rejection
+        if reply is not None:
+            verdict = self.engine.examine(ticket.number, reply.result)
+        assert verdict is not None
+        if reply is None or verdict.reason is not None:
+            self._reject(row, verdict, {**about, "node": ticket.node})
             return
         if reply.memory_lost:
             self.log_problem("a client has forgotten what it kept", **about)
-        seconds = reply.train_seconds
-        if seconds is not None and not 0 <= seconds <= time - ticket.time:
-            seconds = None
         more = {
-            "train_seconds": seconds,
+            "train_seconds": reply.train_seconds,
             "keeps_memory": reply.keeps_memory,
             "memory_lost": reply.memory_lost,
             "digest": digest_of_vector(reply.result.delta),
+            "sizes": dict(verdict.sizes),
         }
         self.state.accept({**row, **more}, reply)
+
+    def _reject(self, row: Row, verdict: GateVerdict, about: Mapping[str, Any]) -> None:
+        """Reject an update. Its client gets no work for a while, which grows if that happens again and again."""
+        client, time = about["client"], row["t"]
+        self._backed_off[client] = time + self.deadlines.record_failure(client)
+        self.log_problem("an answer was rejected", why=verdict.reason, detail=verdict.detail, **about)
+        sizes = {name: size for name, size in verdict.sizes.items() if isfinite(size)}
+        before = self.engine.quarantined(time).get(client)
+        why, detail = str(verdict.reason), verdict.detail[:200]
+        self.state.commit({"op": "rejected", **row, "why": why, "detail": detail, "sizes": sizes})
+        if (until := self.engine.quarantined(time).get(client)) is not None and until != before:
+            self.log_problem("a client is quarantined", client=client, seconds=round(until - time, 3))
 
     def _send(self, tickets: list[OpenTicket]) -> None:
         if released := [t for t in tickets if self.clients.node(t.client) is None]:
@@ -388,11 +452,18 @@ class Driver:
             if self.state.ended:
                 return
             self._score(due)
+        if self.engine.next_restore < time and not self.state.ended:  # an instant of its own, before the one at `time`
+            self._instant(self.engine.next_restore, [])
+            self._scores(time, inclusive=inclusive)
 
     def _score(self, time: float) -> None:
         with span("evaluate"):
-            accuracy, loss = self._evaluation.score()
-        self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss})
+            accuracy, loss, health = self._evaluation.score()
+        alarms = self.engine.alarms
+        self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss, "health": health})
+        if self.engine.alarms > alarms:
+            pause = round(self.engine.paused_seconds(time), 3)
+            self.log_problem("ALARM: the loss of the global model exploded", loss=health, pause=pause)
 
     def _request_evals(self, now: float) -> None:
         """Have clients evaluate the output weights on their own examples."""
@@ -407,10 +478,8 @@ class Driver:
 
     # -- log
 
-    def log_problem(self, what: str, *, rejected: bool = False, **about: Any) -> None:
+    def log_problem(self, what: str, **about: Any) -> None:
         """Write a line to log.jsonl: something went wrong with a client or node."""
-        if rejected:
-            self.stats.count_rejection(f"{what}: {about['why']}")
         log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()), extra={"about": about})
         self._problems.append({"t": self.now(), "what": what, **about})
 

@@ -17,10 +17,13 @@ from typing import Any
 
 from ...core.events import Event
 from ...core.idle_clients import IdleClients
+from ...core.rejections import Reason
 from ...core.server import Server
 from ...core.tickets import Ticket
 from ...engine.budget import Budget
-from ...engine.engine import Change, Engine
+from ...engine.engine import RESTORED, Change, Engine
+from ...engine.gate import Gate, GateVerdict
+from ...engine.model_monitor import ModelMonitor
 from ...record.journal import Journal, Row
 from ...record.rows import Mark, Recorder
 from ...record.update_archive import UpdateArchive
@@ -51,6 +54,8 @@ class JournaledState:
         began: float,
         client: str = "tarry",
         keep_updates: bool = False,
+        gate: Gate | None = None,
+        monitor: ModelMonitor | None = None,
     ):
         self.folder, self.journal = folder, Journal(folder)
         saved = self.journal.saved
@@ -64,7 +69,9 @@ class JournaledState:
         self._events: list[Event] = []  # that listeners have not seen yet
         n = server.n_clients
         idle = IdleClients(n, concurrency * max_tickets, range(n))
-        self.engine = Engine(server, idle, budget, max_tickets=max_tickets, listeners=[self._events.append])
+        self.engine = Engine(
+            server, idle, budget, max_tickets=max_tickets, gate=gate, monitor=monitor, listeners=[self._events.append]
+        )
         self.clients, self.open_tickets, self.stats = Clients(n, known), OpenTickets(), FederationStats()
         self.deadlines = Deadlines(deadline)
         self._tokens: dict[str, str] = {}  # of tickets that are being handed out, by digest; never on disk
@@ -75,6 +82,7 @@ class JournaledState:
             self._archive.begin()
         self._checkpoints = 0
         self._updates_since_checkpoint: set[int] = set()
+        self.voided: list[OpenTicket] = []  # tickets that restores took back, for the driver to clear
         try:
             self._recover(saved)
             self.journal.saved = None  # the weights of long ago are not kept for the rest of the federation
@@ -126,6 +134,7 @@ class JournaledState:
         self.journal.append(row)
         self._publish()
         self._recorder.flush()
+        self._drop_voided(time)
         self._open_handed(row)
         if self.engine.stop_reason:
             self._end()
@@ -159,13 +168,18 @@ class JournaledState:
             self.memory_visits.pop(place, None)
         elif op == "update":
             self._apply_update(row, reply)
-        elif op in ("lost", "rejected"):
+        elif op == "lost":
             ticket = self._close_ticket(row)
             self.stats[ticket.client].count_failure(row["why"], row.get("detail", ""))
-            engine.lose(row["t"], ticket.number, rejected=op == "rejected")
+            engine.lose(row["t"], ticket.number, row["why"])
+        elif op == "rejected":
+            ticket, reason = self._close_ticket(row), Reason(row["why"])
+            self.stats.count_rejection(reason, ticket.client, row.get("detail", ""))
+            engine.reject(row["t"], ticket.number, reason, row.get("sizes", {}))
         elif op == "close":
             tickets = [t for t, _ in engine.end_instant(row["t"], [(c, joins) for c, joins in row["changes"]])]
             assert [[t.number, t.client, t.visit] for t in tickets] == [h[:3] for h in row["handouts"]], "another run"
+            self._drop_voided(row["t"])
             self._open_handed(row)
         elif op == "sent":
             self._apply_sent(row)
@@ -174,9 +188,12 @@ class JournaledState:
                 token = self._tokens.pop(digest, "")
                 self.open_tickets.put(replace(self.open_tickets[number], token=token, digest=digest))
         elif op == "score":
-            engine.score(row["t"], row["accuracy"], row["loss"])
+            engine.score(row["t"], row["accuracy"], row["loss"], row.get("health", row["loss"]))
         elif op == "client_eval":
             engine.on_client_eval(row["t"], row["client"], row["metrics"])
+        elif op == "restore":
+            engine.restore(row["t"])
+            self._drop_voided(row["t"])
         elif op == "end":
             self.ended, engine.in_instant = row["why"], False
         elif op == "run":
@@ -196,8 +213,9 @@ class JournaledState:
         ticket = self._close_ticket(row)
         result = reply.result if reply is not None else self.journal.load_update(ticket.number)
         self._updates_since_checkpoint.add(ticket.number)
-        receipt = self.engine.accept(row["t"], ticket.number, result, nbytes=row["bytes"])
-        assert receipt.accepted, "results that are not finite have rows of their own"
+        verdict = GateVerdict(None, "", row.get("sizes", {}))
+        receipt = self.engine.accept(row["t"], ticket.number, result, nbytes=row["bytes"], verdict=verdict)
+        assert receipt.accepted, "results that are rejected have rows of their own"
         if row["keeps_memory"]:
             self.memory_visits[ticket.client] = ticket.visit
         seconds = row["t"] - ticket.time
@@ -209,6 +227,16 @@ class JournaledState:
         stats.staleness += receipt.staleness
         stats.bytes_up += row["bytes"]
         stats.memory_lost += row["memory_lost"]
+
+    def _drop_voided(self, time: float) -> None:
+        """Close the tickets that a restore has taken back; `voided` holds them until the driver has seen them."""
+        for voided in self.engine.voided:
+            ticket = self.open_tickets.drop(voided.number)
+            assert ticket is not None
+            self.stats[ticket.client].last = time
+            self.stats[ticket.client].count_failure(RESTORED)
+            self.voided.append(ticket)
+        self.engine.voided = []
 
     def _open_handed(self, row: Row) -> None:
         for number, client, visit, entry in row["handouts"]:

@@ -59,6 +59,7 @@ def take_snapshot(driver: Driver) -> Snapshot:
         "oldest_ticket_seconds": max((now - t.time for t in open_tickets), default=0.0),
         "nodes_present": len(nodes),
         "clients_present": sum(driver.clients.at(node) is not None for node in nodes),
+        "clients_quarantined": len(engine.quarantined(driver.now())),
         "model_version": engine.server.version,
         "journal_bytes": journal.stat().st_size if journal.is_file() else 0,
         **({"accuracy": score[2]} if score[2] is not None else {}),
@@ -71,6 +72,7 @@ def take_snapshot(driver: Driver) -> Snapshot:
             "received_bytes": engine.bytes_up,
             "sent_bytes": engine.bytes_down,
             "server_starts": driver.state.starts,
+            "alarms": engine.alarms,
         },
         gauges=gauges,
         lost=lost,
@@ -93,6 +95,7 @@ COUNTERS = {
     "received_bytes": "Bytes of arrays in accepted updates",
     "sent_bytes": "Bytes of arrays that were sent with tickets",
     "server_starts": "Starts of the server app in this folder, and continuations after a pause",
+    "alarms": "Explosions of the loss of the global model, after which it was restored",
 }
 #: name -> what is measured
 GAUGES = {
@@ -100,6 +103,7 @@ GAUGES = {
     "oldest_ticket_seconds": "Age of the oldest open ticket",
     "nodes_present": "Nodes that are connected",
     "clients_present": "Clients at connected nodes",
+    "clients_quarantined": "Clients that get no work because their updates were rejected again and again",
     "model_version": "Steps of the server",
     "accuracy": "Accuracy at the last evaluation",
     "loss": "Loss at the last evaluation",

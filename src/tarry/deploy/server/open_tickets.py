@@ -21,6 +21,7 @@ from typing import Any
 from ...core.local_rule import LocalRule
 from ...core.method import Method
 from ...core.parts import PLACES, REFILL, SEND_GLOBAL
+from ...core.rejections import Reason
 from ..wire import Rejected, parse_fields
 
 __all__ = ["OpenTicket", "OpenTickets", "max_tickets_per_client", "stored_digest", "token_digest"]
@@ -109,12 +110,12 @@ class OpenTickets:
     def check(self, ticket: OpenTicket, node: int, fields: Mapping[str, Any] | None) -> None:
         """Raise Rejected unless the reply comes from the ticket's holder; `fields` is None for apps without tokens."""
         if node != ticket.node:
-            raise Rejected("it comes from another node than its ticket was handed to")
+            raise Rejected("it comes from another node than its ticket was handed to", Reason.FOREIGN_TICKET)
         if fields is not None:
             parsed = parse_fields(fields, number=int, token=str)
             same_token = hmac.compare_digest(token_digest(parsed["token"]), ticket.digest)
             if parsed["number"] != ticket.number or not same_token:
-                raise Rejected("it has not the number and the token of its ticket")
+                raise Rejected("it has not the number and the token of its ticket", Reason.FOREIGN_TICKET)
 
     def save(self) -> list[dict[str, Any]]:
         saved = [(t, {key: getattr(t, name) for key, name in _SAVED.items()}) for t in self._tickets.values()]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core.rejections import Reason
 from ..wire import MessageGrid, Rejected, ReplyMessage, Request, parse_fields
 from .slots import requested_releases
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Clients", "Registration", "is_signed_by", "statement"]
 
 log = logging.getLogger("tarry")
+_MOST_PENDING = 64  # nodes that are asked for their identity at a time
 _FIRST_RETRY, _LAST_RETRY = 5.0, 300.0  # seconds until a rejected node gets another request; doubles each time
 
 
@@ -144,7 +146,8 @@ class Registration:
         activated = self._grid.nodes()
         restarted = {n for n, when in activated.items() if self._activated.get(n, when) != when}
         self.nodes = set(activated)
-        self._activated.update(activated)
+        self._activated = activated
+        self._retries = {n: retry for n, retry in self._retries.items() if n in activated}
         self._pending = {i: sent for i, sent in self._pending.items() if sent[0] not in restarted}
         return restarted
 
@@ -158,6 +161,7 @@ class Registration:
             for node in unknown:
                 self._register(now, node, f"node {node}", "", None)
             return
+        unknown = unknown[: max(0, _MOST_PENDING - len(self._pending))]
         nonces, federation = [secrets.token_hex(16) for _ in unknown], self._state.federation
         requests = [
             Request(node, "query.hello", {"federation": federation, "nonce": nonce}, {}, self._timeout)
@@ -229,7 +233,8 @@ class Registration:
         log.info("client %d is %r at node %d", place, name, node)
 
     def _reject(self, now: float, node: int, why: Rejected) -> None:
-        self._log_problem("a client was rejected", why=str(why), rejected=True, node=node)
+        self._state.stats.count_rejection(Reason.IDENTITY, self._state.clients.at(node))
+        self._log_problem("a client was rejected", why=str(why), node=node)
         self._retry_later(now, node)
 
     def _retry_later(self, now: float, node: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core.rejections import Reason
 from ...record.shapes import count, fields, list_of, number, optional, seconds, table_of, text
 from ...record.storage import write_atomic
 
@@ -17,15 +18,17 @@ __all__ = ["STATUS", "ClientStats", "FederationStats"]
 #: status.json
 STATUS = fields(
     {
-        **dict.fromkeys(("at", "time", "staleness"), seconds),
+        **dict.fromkeys(("at", "time", "staleness", "paused"), seconds),
         **dict.fromkeys(("ended", "method"), text),
         **dict.fromkeys(
-            ("starts", "updates", "rounds", "lost", "not_finite", "bytes_up", "bytes_down", "nodes"), count
+            ("starts", "updates", "rounds", "lost", "rejected_updates", "alarms", "bytes_up", "bytes_down", "nodes"),
+            count,
         ),
         "accuracy": optional(number),
         "here": list_of(count),
         "working": table_of(list_of(number)),
         "deadlines": table_of(number),
+        "quarantined": table_of(number),
         "rejected": table_of(count),
         "clients": list_of(
             fields(
@@ -34,13 +37,14 @@ STATUS = fields(
                     **dict.fromkeys(("client", "updates", "staleness", "bytes_up", "late"), count),
                     **dict.fromkeys(("seconds", "train_seconds"), number),
                     "failed": table_of(count),
+                    "rejected": table_of(count),
                 },
                 {"last_failure": text},
             )
         ),
     }
 )
-_MAX_REASONS = 50  # distinct reasons that are counted apart
+_MAX_REASONS = 50  # distinct reasons of losses that are counted apart
 
 
 @dataclass
@@ -58,13 +62,15 @@ class ClientStats:
     bytes_down: int = 0
     late: int = 0  # replies that came after their deadline
     memory_lost: int = 0  # visits whose memory was lost
-    failed: Counter[str] = field(default_factory=Counter)  # lost and rejected, by reason
+    failed: Counter[str] = field(default_factory=Counter)  # lost, by reason
+    rejected: Counter[str] = field(default_factory=Counter)  # by reason code
     last: float | None = None  # time of its last reply or failure
     last_failure: str = ""  # what its app said when it failed last, or why its last reply was rejected
 
-    def count_failure(self, why: str, detail: str) -> None:
-        """Count a lost or rejected ticket by its reason; `detail` is kept of the last one only."""
-        self.failed[why] += 1
+    def count_failure(self, why: str, detail: str = "") -> None:
+        """Count a lost visit by its reason. At most 50 distinct ones are kept, and `detail` of the last one alone."""
+        known = why in self.failed or len(self.failed) < _MAX_REASONS
+        self.failed[why[:200] if known else "others"] += 1
         self.last_failure = f"{why}: {detail}" if detail else why
 
 
@@ -73,22 +79,29 @@ class FederationStats:
 
     def __init__(self) -> None:
         self.clients: dict[int, ClientStats] = {}
-        self.rejected: Counter[str] = Counter()  # replies and registrations, by reason
+        self.rejected: Counter[str] = Counter()  # replies and registrations, by reason code
 
     def __getitem__(self, client: int) -> ClientStats:
         return self.clients.setdefault(client, ClientStats())
 
-    def count_rejection(self, why: str) -> None:
-        """Count a rejection by its reason. At most 50 distinct ones are kept, so that a client cannot grow memory."""
-        known = why in self.rejected or len(self.rejected) < _MAX_REASONS
-        self.rejected[why[:200] if known else "others"] += 1
+    def count_rejection(self, reason: Reason, client: int | None = None, detail: str = "") -> None:
+        """Count a rejected reply or registration, of a client if it is known; `detail` is kept of the last one."""
+        self.rejected[str(reason)] += 1
+        if client is not None:
+            stats = self[client]
+            stats.rejected[str(reason)] += 1
+            stats.last_failure = f"rejected, {reason}: {detail}" if detail else f"rejected, {reason}"
 
     def save(self) -> dict[str, Any]:
-        clients = {c: {**asdict(s), "failed": dict(s.failed)} for c, s in self.clients.items()}
+        counters = {c: {"failed": dict(s.failed), "rejected": dict(s.rejected)} for c, s in self.clients.items()}
+        clients = {c: {**asdict(s), **counters[c]} for c, s in self.clients.items()}
         return {"clients": clients, "rejected": dict(self.rejected)}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self.clients = {c: ClientStats(**{**s, "failed": Counter(s["failed"])}) for c, s in saved["clients"].items()}
+        self.clients = {
+            c: ClientStats(**{**s, "failed": Counter(s["failed"]), "rejected": Counter(s.get("rejected", {}))})
+            for c, s in saved["clients"].items()
+        }
         self.rejected = Counter(saved["rejected"])
 
     def write(self, path: Path, more: Mapping[str, Any]) -> None:
