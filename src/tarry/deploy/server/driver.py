@@ -387,7 +387,8 @@ class Driver:
         if self.state.voided:
             log.warning("the model was restored; %d open tickets are void", len(self.state.voided))
         for ticket in self.state.voided:
-            if ticket.request and ticket.run == self.grid.run and ticket.request not in self._restarted:
+            is_waiting = ticket.run == self.grid.run_of(ticket.node)
+            if ticket.request and is_waiting and ticket.request not in self._restarted:
                 self._late[ticket.request] = ticket
         self.state.voided = []
 

@@ -146,7 +146,8 @@ class Registration:
         activated = self._grid.nodes()
         restarted = {n for n, when in activated.items() if self._activated.get(n, when) != when}
         self.nodes = set(activated)
-        self._activated = activated
+        known = {n: when for n, when in self._activated.items() if self._state.clients.at(n) is not None}
+        self._activated = {**known, **activated}  # a client's node may restart while its link does not answer
         self._retries = {n: retry for n, retry in self._retries.items() if n in activated}
         self._pending = {i: sent for i, sent in self._pending.items() if sent[0] not in restarted}
         return restarted

@@ -65,7 +65,7 @@ class Link(Protocol):
         """Return an object, or None if it has not arrived; raise ReplyLost if it never will."""
 
     def decode(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
-        """Return a reply with its content; raise ReplyLost if it cannot be decoded. This does not use the network."""
+        """Return a reply with its content, or with why it cannot be read. This does not use the network."""
 
     def discard(self, reply: Announcement) -> None:
         """Remove the objects of a reply from the link: it was fetched, or is not wanted."""
