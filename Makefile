@@ -70,6 +70,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/local_rules.py
 	$(BIN)/python benchmarks/ray_scale.py
 	$(BIN)/python benchmarks/federation.py
+	$(BIN)/python benchmarks/large_model.py
 	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 10
 	$(BIN)/python benchmarks/page.py
 

@@ -73,7 +73,7 @@ def segment(folder: Path, begin: int, end: int, last: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     tune_malloc()
     seconds: list[float] = []
-    plain = checkpoint.save
+    plain = checkpoint.Checkpoints.save
 
     def timed(*args: Any) -> Path:
         start = time.perf_counter()
@@ -81,7 +81,7 @@ def segment(folder: Path, begin: int, end: int, last: int) -> dict[str, Any]:
         seconds.append(time.perf_counter() - start)
         return path
 
-    checkpoint.save = timed
+    checkpoint.Checkpoints.save = timed
     task, observer = make_task(), Observer(begin, end, last)
     observer.began = time.perf_counter()
     try:

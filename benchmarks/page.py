@@ -48,6 +48,7 @@ ORDER = (
     "ray",
     "federation",
     "fleet",
+    "large",
 )
 RATIOS = ("ratio", "copies", "of plain SGD", "seconds")  # the columns that a bar is for
 MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's CNN, batch 50", "resnet18": "ResNet18"}

@@ -121,7 +121,7 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], Mark]], settings: st
     from safetensors import safe_open
     from safetensors.numpy import save
 
-    from tarry.record.checkpoint import _digest
+    from tarry.record.checkpoint import digest_of_record
 
     with safe_open(path, framework="np") as f:
         metadata, arrays = dict(f.metadata() or {}), {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
@@ -151,7 +151,8 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], Mark]], settings: st
         pairs.append(["executor", None])
     skeleton = json.dumps({**record, "dict": pairs})
     if skeleton != metadata["record"]:
-        write(path, save(arrays, metadata={**metadata, "record": skeleton, "sha256": _digest(skeleton, arrays)}))
+        metadata["record"] = skeleton
+        write(path, save(arrays, metadata={**metadata, "sha256": digest_of_record(metadata, arrays)}))
 
 
 def hashed(pair: list[Any]) -> list[Any]:

@@ -100,7 +100,7 @@ def test_a_record_stays_true_while_the_table_goes_on(tmp_path: Path, limit: floa
     for step in range(12):
         table.put(step % 5, row(float(step)))
         if step % 2:
-            path = checkpoint.save(tmp_path / f"{step}", 1, {"t": copy_tree(table)})
+            path = checkpoint.Checkpoints(tmp_path / f"{step}").save(1, {"t": copy_tree(table)})
             records.append((path, rows(table)))
     for path, before in records[-2:]:  # as many as a run keeps
         again = checkpoint.load(path)["t"]
@@ -131,7 +131,7 @@ def test_the_place_of_a_row_that_is_forgotten_is_used_again(tmp_path: Path) -> N
 def test_a_file_that_was_harmed_is_told(tmp_path: Path, harm: str) -> None:
     table = housed(SpillPolicy(0, tmp_path))
     table.put(0, row(1.0))
-    path = checkpoint.save(tmp_path, 1, table)
+    path = checkpoint.Checkpoints(tmp_path).save(1, table)
     file = tmp_path / "t.rows"
     if harm == "gone":
         file.unlink()
@@ -155,7 +155,7 @@ def test_a_record_knows_its_tables_and_counts_them_whole() -> None:
 
 def test_marks_and_tables_come_back_as_what_they_were(tmp_path: Path) -> None:
     tree = {"m": ClientScalars({3: "slow", 1: True}), "t": ClientTable({2: row(1.0)})}
-    again = checkpoint.load(checkpoint.save(tmp_path, 1, tree))
+    again = checkpoint.load(checkpoint.Checkpoints(tmp_path).save(1, tree))
     assert type(again["m"]) is ClientScalars
     assert again["m"] == tree["m"]
     assert rows(again["t"]) == {2: [1.0] * 3}

@@ -58,7 +58,7 @@ def test_a_copy_has_the_types_of_the_original_and_its_own_tables_and_marks() -> 
 
 def test_a_record_is_on_disk_as_the_dict_of_its_fields(tmp_path: Path) -> None:
     state = filled()
-    saved = checkpoint.load(checkpoint.save(tmp_path, 1, {"state": state}))["state"]
+    saved = checkpoint.load(checkpoint.Checkpoints(tmp_path).save(1, {"state": state}))["state"]
     assert type(saved) is dict
     assert list(saved) == ["inner", "seen", "count"]
     assert list(saved["inner"]) == ["rows", "total"]
@@ -69,15 +69,15 @@ def test_a_record_is_on_disk_as_the_dict_of_its_fields(tmp_path: Path) -> None:
     )
     skeletons = []
     for i, tree in enumerate((record, as_dict)):
-        with safe_open(checkpoint.save(tmp_path, 2 + i, tree), framework="np") as f:
+        with safe_open(checkpoint.Checkpoints(tmp_path).save(2 + i, tree), framework="np") as f:
             skeletons.append(f.metadata())
     assert skeletons[0] == skeletons[1]
 
 
 def test_a_checkpoint_is_restored_to_the_types_of_the_first_state(tmp_path: Path) -> None:
-    saved = checkpoint.load(checkpoint.save(tmp_path, 1, [{"a": filled(), "b": Pair(Inner(), ClientScalars({1: 2}))}]))[
-        0
-    ]
+    saved = checkpoint.load(
+        checkpoint.Checkpoints(tmp_path).save(1, [{"a": filled(), "b": Pair(Inner(), ClientScalars({1: 2}))}])
+    )[0]
     like: dict[str, Any] = {"a": Outer(Inner()), "b": Pair(Inner(), ClientScalars())}
     back = restore_records(saved, like)
     assert (type(back["a"]), type(back["a"].inner), type(back["a"].seen)) == (Outer, Inner, ClientScalars)
@@ -131,7 +131,7 @@ def test_a_server_resumes_a_method_whose_state_is_a_record(tmp_path: Path) -> No
 
     first = server()
     arrive(first, 2)
-    saved: dict[str, Any] = checkpoint.load(checkpoint.save(tmp_path, 1, first.save()))
+    saved: dict[str, Any] = checkpoint.load(checkpoint.Checkpoints(tmp_path).save(1, first.save()))
     second = server()
     second.load(saved)
     for s in (first, second):

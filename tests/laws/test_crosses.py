@@ -296,7 +296,7 @@ def test_a_cross_saved_at_any_instant_and_taken_up_afresh_ends_the_same(
     sim = Simulation(made).simulator(executor, [lambda e: seen.append(row(e))])
 
     def between() -> None:
-        saved[checkpoint.save(tmp_path / f"{len(saved)}", 1, sim.save())] = len(seen)
+        saved[checkpoint.Checkpoints(tmp_path / f"{len(saved)}").save(1, sim.save())] = len(seen)
 
     sim.run(between)
     executor.close()

@@ -28,7 +28,7 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
     def between() -> None:
         instants[0] += 1
         if instants[0] in (1, 6, 17):
-            saved[checkpoint.save(tmp_path / f"{instants[0]}", 1, sim.save())] = len(seen)
+            saved[checkpoint.Checkpoints(tmp_path / f"{instants[0]}").save(1, sim.save())] = len(seen)
 
     sim.run(between)
     executor.close()

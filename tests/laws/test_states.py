@@ -65,7 +65,7 @@ def test_a_state_keeps_its_types_through_a_checkpoint_and_shares_nothing_mutable
         assert types(copy) == types(state)
         assert not set(mutable(copy)) & set(mutable(state))
         assert [id(t) for t in tensors(copy)] == [id(t) for t in tensors(state)]
-        fresh.load(checkpoint.load(checkpoint.save(tmp_path, instants[0], sim.save())))
+        fresh.load(checkpoint.load(checkpoint.Checkpoints(tmp_path).save(instants[0], sim.save())))
         assert types(fresh.server.state) == types(state)
 
     sim.run(between)

@@ -103,7 +103,7 @@ def test_a_run_taken_up_again_holds_no_more_and_frees_the_same(tmp_path: Path) -
 
     def save() -> None:
         if sim.engine.updates >= 30 and not saved:
-            saved.append(checkpoint.save(tmp_path / "at", 1, sim.save()))
+            saved.append(checkpoint.Checkpoints(tmp_path / "at").save(1, sim.save()))
 
     run(sim, save)
     again = Simulation(made).simulator(Simulation(made).executor(), [])

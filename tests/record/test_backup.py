@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.record import backup
+from tarry.record import backup, checkpoint
 from tarry.record.backup import back_up
+from tarry.record.consistency import check_run
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
 from tarry.runs.replay import replay
@@ -66,6 +69,40 @@ def test_a_copy_during_which_checkpoints_were_replaced_is_made_again(tmp_path, m
     assert len(copies) == 3
     d.close()
     driver(made, grid, tmp_path / "copy").close()
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_copy_has_the_tensors_of_its_checkpoints(at, tmp_path, monkeypatch):
+    """A checkpoint is written while files are copied; so the oldest one and its tensors are deleted."""
+    monkeypatch.setattr(checkpoint, "_LARGE", 256)
+    made = small_plan(method="fedasync", updates=30)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
+    d, plain, count = driver(made, grid, tmp_path / "out", checkpoint_every=1e6), backup._copy_file, itertools.count()
+
+    def work_and_save() -> None:
+        updates = d.engine.updates
+        while d.engine.updates < updates + 3:
+            d.tick()
+            grid.clock.sleep(0.1)
+        d.state.checkpoint()
+
+    def copy_while_it_works(path, target):
+        if next(count) == at:
+            work_and_save()
+        return plain(path, target)
+
+    for _ in range(3):
+        work_and_save()
+    monkeypatch.setattr(backup, "_copy_file", copy_while_it_works)
+    n = back_up(tmp_path / "out", tmp_path / "copy")
+    d.close()
+    copy = tmp_path / "copy"
+    assert n == sum(path.is_file() for path in copy.rglob("*"))
+    assert list((copy / "checkpoints" / "tensors").iterdir())
+    assert [check.text for check in check_run(copy) if not check.ok and check.name != "settings"] == []
+    again = driver(made, grid, copy)
+    assert again.engine.updates >= 9
+    again.close()
 
 
 def test_a_copy_replaces_nothing_and_needs_a_federation(tmp_path):

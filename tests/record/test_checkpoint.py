@@ -26,7 +26,7 @@ def plain(tree: Any) -> Any:
 
 
 def round_trip(tmp_path: Path, tree: Any) -> Any:
-    return checkpoint.load(checkpoint.save(tmp_path / "c", 1, tree))
+    return checkpoint.load(checkpoint.Checkpoints(tmp_path / "c").save(1, tree))
 
 
 NESTED = {
@@ -90,7 +90,7 @@ def test_what_comes_back_can_be_written_to(tmp_path):
 
 def test_a_record_may_hold_nothing_else(tmp_path):
     with pytest.raises(AssertionError, match="may not hold set"):
-        checkpoint.save(tmp_path / "c", 1, {"x": {1, 2}})
+        checkpoint.Checkpoints(tmp_path / "c").save(1, {"x": {1, 2}})
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -98,7 +98,7 @@ def test_only_the_last_two_are_kept_and_the_newest_is_found(tmp_path):
     folder = tmp_path / "c"
     assert checkpoint.latest(folder) is None
     for count in (1, 2, 3, 9, 10, 11):
-        checkpoint.save(folder, count, {"count": count})
+        checkpoint.Checkpoints(folder).save(count, {"count": count})
     assert [p.name for p in sorted(folder.iterdir())] == ["00000010.safetensors", "00000011.safetensors"]
     newest = checkpoint.latest(folder)
     assert newest is not None
@@ -107,16 +107,16 @@ def test_only_the_last_two_are_kept_and_the_newest_is_found(tmp_path):
 
 def test_a_half_written_file_left_by_a_kill_is_ignored(tmp_path):
     folder = tmp_path / "c"
-    first = checkpoint.save(folder, 1, {"count": 1})
+    first = checkpoint.Checkpoints(folder).save(1, {"count": 1})
     (folder / "00000002.safetensors.part").write_bytes(b"\0" * 100)
     assert checkpoint.latest(folder) == first
-    second = checkpoint.save(folder, 2, {"count": 2})
+    second = checkpoint.Checkpoints(folder).save(2, {"count": 2})
     assert checkpoint.load(second) == {"count": 2}
     assert not list(folder.glob("*.part"))
 
 
 def test_a_file_cut_short_anywhere_is_damaged(tmp_path):
-    path = checkpoint.save(tmp_path / "c", 1, {"x": torch.arange(5.0), "n": 3})
+    path = checkpoint.Checkpoints(tmp_path / "c").save(1, {"x": torch.arange(5.0), "n": 3})
     whole = path.read_bytes()
     for length in (0, 1, 7, 8, 9, len(whole) // 3, len(whole) // 2, len(whole) - 4, len(whole) - 1):
         path.write_bytes(whole[:length])
@@ -130,7 +130,7 @@ def test_a_file_cut_short_anywhere_is_damaged(tmp_path):
 @pytest.mark.parametrize("mask", [0x01, 0x02, 0x10, 0x80, 0xFF])
 def test_one_wrong_byte_anywhere_is_damaged_or_changes_nothing(tmp_path, mask):
     tree = {"x": torch.arange(3.0), "y": torch.tensor([1, 2]), 5: [(1, inf), None, "w"]}
-    path = checkpoint.save(tmp_path / "c", 1, tree)
+    path = checkpoint.Checkpoints(tmp_path / "c").save(1, tree)
     whole, want = path.read_bytes(), plain(tree)
     wrong = []
     for place in range(len(whole)):
@@ -151,7 +151,7 @@ def test_one_wrong_byte_anywhere_is_damaged_or_changes_nothing(tmp_path, mask):
 
 def test_damage_is_told_with_the_file_and_the_way_out(tmp_path):
     folder = tmp_path / "c"
-    paths = [checkpoint.save(folder, count, {"x": torch.zeros(4)}) for count in (1, 2)]
+    paths = [checkpoint.Checkpoints(folder).save(count, {"x": torch.zeros(4)}) for count in (1, 2)]
     content = bytearray(paths[1].read_bytes())
     content[-1] ^= 1
     paths[1].write_bytes(bytes(content))
@@ -187,7 +187,7 @@ def test_the_file_is_plain_safetensors_with_the_rest_as_json(tmp_path):
     from safetensors import safe_open
 
     x = torch.arange(3.0)
-    path = checkpoint.save(tmp_path / "c", 1, {"x": x, "again": x, "n": 1})
+    path = checkpoint.Checkpoints(tmp_path / "c").save(1, {"x": x, "again": x, "n": 1})
     with safe_open(path, framework="np") as f:
         assert f.get_tensor("t0").tolist() == [0, 1, 2]
         assert list(f.keys()) == ["t0"]

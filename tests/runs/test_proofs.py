@@ -13,10 +13,11 @@ import torch
 import tarry
 from tarry.core.errors import BadInput, DamagedFile
 from tarry.core.tickets import LocalResult, VisitJob
+from tarry.record.digests import digest_of_vector
 from tarry.record.rows import Log, read_rows
 from tarry.record.run_folder import RunFolder
 from tarry.runs import proofs
-from tarry.runs.proofs import ProofSample, digest_of, load_proof, write_proof
+from tarry.runs.proofs import ProofSample, load_proof, write_proof
 from tests.helpers.interrupted import interrupted_run
 
 SETTINGS: dict[str, Any] = {
@@ -62,7 +63,7 @@ def test_every_arrival_has_the_digests_of_what_was_sent_and_returned(finished):
     for visit, outcome in stored:
         row = by_ticket[visit.number]
         assert (row["client"], row["visit"]) == (visit.client, visit.visit)
-        assert (row["sent"], row["delta"]) == (digest_of(visit.sent), digest_of(outcome.delta))
+        assert (row["sent"], row["delta"]) == (digest_of_vector(visit.sent), digest_of_vector(outcome.delta))
 
 
 def test_a_sample_is_the_same_in_any_order_and_after_a_restart(tmp_path):
@@ -164,7 +165,7 @@ def forged(folder: Path, out: Path, change: float) -> Path:
     log = Log(out / "events.jsonl")
     for row in rows:
         if row["ticket" if "ticket" in row else "kind"] == visit.number and "delta" in row:
-            row["delta"] = digest_of(delta)
+            row["delta"] = digest_of_vector(delta)
         log.append(row)
     log.close()
     raw = unseal(out / "result.json", json.loads((out / "result.json").read_text()))

@@ -1,6 +1,8 @@
 """Client optimizers as pure functions of flat vectors; the same arithmetic as torch.optim's of the same name.
 
 init(w) → state        descend(w, g, state) → w, state        warm(first, second) → state, of an optimizer with moments
+
+`overwrite(w, g, state)` → state is the same arithmetic, to the bit, written to w, g and the state.
 """
 
 from __future__ import annotations
@@ -29,11 +31,20 @@ class Optimizer:
     lr: float = 0.0
     momentum: float = 0.0  # of sgd
     at: Callable[[Any], Optimizer] | None = None  # the same at another rate, which may be a tensor
+    overwrite: Callable[[Tensor, Tensor, Any], Any] | None = None
 
 
 def _along(w: Tensor, g: Tensor, rate: Any) -> Tensor:
     """w − rate · g in one pass, whether the rate is a number or a tensor."""
     return torch.addcmul(w, g, rate, value=-1) if isinstance(rate, Tensor) else torch.add(w, g, alpha=-rate)
+
+
+def _move_along(w: Tensor, g: Tensor, rate: Any) -> None:
+    """w ← w − rate · g."""
+    if isinstance(rate, Tensor):
+        w.addcmul_(g, rate, value=-1)
+    else:
+        w.add_(g, alpha=-rate)
 
 
 def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimizer:
@@ -47,7 +58,16 @@ def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimizer:
             g = v = torch.add(g, v, alpha=momentum)
         return _along(w, g, lr), v
 
-    return Optimizer("sgd", init, descend, lr=lr, momentum=momentum, at=lambda lr: _sgd(lr, momentum, weight_decay))
+    def overwrite(w: Tensor, g: Tensor, v: Tensor | None) -> Tensor | None:
+        if weight_decay:
+            g.add_(w, alpha=weight_decay)
+        if v is not None:
+            g = torch.add(g, v, alpha=momentum, out=v)
+        _move_along(w, g, lr)
+        return v
+
+    at = partial(_sgd, momentum=momentum, weight_decay=weight_decay)
+    return Optimizer("sgd", init, descend, lr=lr, momentum=momentum, at=at, overwrite=overwrite)
 
 
 def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
@@ -71,8 +91,21 @@ def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
         scale = v.sqrt().div_((1 - b2**t).sqrt().to(w.dtype)).add_(eps)
         return torch.addcmul(w, m / scale, (lr / (1 - b1**t)).to(w.dtype), value=-1), (m, v, t)
 
+    def overwrite(w: Tensor, g: Tensor, state: tuple[Tensor, Tensor, Tensor]) -> Any:
+        m, v, t = state
+        t = t + 1
+        if weight_decay and decoupled:
+            w.mul_(1 - lr * weight_decay)
+        elif weight_decay:
+            g.add_(w, alpha=weight_decay)
+        m.lerp_(g, 1 - b1)
+        v.mul_(b2).addcmul_(g, g, value=1 - b2)
+        scale = torch.sqrt(v, out=g).div_((1 - b2**t).sqrt().to(w.dtype)).add_(eps)
+        w.addcmul_(torch.div(m, scale, out=g), (lr / (1 - b1**t)).to(w.dtype), value=-1)
+        return m, v, t
+
     at = partial(_adam, weight_decay=weight_decay, decoupled=decoupled)
-    return Optimizer("adamw" if decoupled else "adam", init, descend, warm, lr=lr, at=at)
+    return Optimizer("adamw" if decoupled else "adam", init, descend, warm, lr=lr, at=at, overwrite=overwrite)
 
 
 def make_optimizer(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:

@@ -94,4 +94,4 @@ def _worker(context: Context) -> Worker:
     setting = read_config({**context.run_config, **own})
     made = plan_with_own_data(setting) if setting.options.data == "own" else build_run(setting.spec)
     sleeps = made.delay if setting.sleeps else None
-    return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _client_store(context), sleeps)
+    return Worker(made.take_bound(), made.method.local, made.work, setting.spec.seed, _client_store(context), sleeps)

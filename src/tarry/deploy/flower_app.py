@@ -20,7 +20,7 @@ from ..core.local_rule import LocalRule
 from ..core.method import Method
 from ..core.parts import PLACES
 from ..core.tickets import Ticket
-from .protocol import ClientReply, make_result, numpy_dtype
+from .protocol import ClientReply, make_result, numpy_dtype, tensor_of
 from .server.open_tickets import OpenTicket
 from .wire import (
     Array,
@@ -76,7 +76,7 @@ class StateDict:
         delta, sent = torch.zeros_like(sent, device="cpu"), sent.cpu()
         for b in self.layout.blocks:
             if b.name in arrays:
-                delta[b.at] = torch.from_numpy(np.ascontiguousarray(arrays[b.name])).reshape(-1) - sent[b.at]
+                torch.sub(tensor_of(arrays[b.name]), sent[b.at].view(b.shape), out=delta[b.at].view(b.shape))
         return delta
 
 

@@ -14,6 +14,7 @@ import os
 import time
 from typing import Any, NamedTuple
 
+from .chunks import join_chunks_once
 from .client_processes import certificates, guard_client_apps
 from .loaded_app import AppPool
 from .polling import shorten_polling
@@ -57,12 +58,15 @@ def _load() -> None:
     import tarry.deploy.private_data
     from tarry.deploy.config import read_config
     from tarry.runs.build import build_run
+    from tarry.vector.process import return_freed_memory
 
     assert flwr.supernode.runtime.run_clientapp
     assert tarry.deploy.client_app
     torch.set_num_threads(1)
     guard_client_apps()
     shorten_polling()
+    join_chunks_once()
+    return_freed_memory()
     build_run(read_config({"task": "digits"}).spec)  # fill the caches of registries and imports
 
 

@@ -5,7 +5,6 @@ It is pinned to the version of the extra `flower`, whose wire protocol the tests
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,13 +25,25 @@ from .wire import (
     Unreachable,
     encoded_npy,
     merge_records,
+    npy_header,
+    view_npy,
 )
 
 if TYPE_CHECKING:
+    from flwr.app import Array as FlowerArray
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-__all__ = ["FlowerGrid", "arrays_of", "error_text", "fields_of", "is_packed", "numpy_arrays", "to_records"]
+__all__ = [
+    "FlowerGrid",
+    "arrays_of",
+    "error_text",
+    "fields_of",
+    "is_packed",
+    "numpy_arrays",
+    "remove_arrays",
+    "to_records",
+]
 
 #: what Flower's error codes mean for a ticket
 _ERRORS = {
@@ -63,7 +74,6 @@ def to_records(
     `is_packed`: small arrays are .npy bytes in the first record. Flower stores and sends each record, array and piece
     of an array by a request of its own, so that this takes three requests instead of six or more.
     """
-    from flwr.app import Array as FlowerArray
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
     if is_packed and sum(a.nbytes for a in arrays.values()) <= _MOST_PACKED:
@@ -71,13 +81,27 @@ def to_records(
         return RecordDict({names[0]: ConfigRecord({**fields, **packed, _PACKED: True})})
     content: dict[str, Any] = {names[0]: ConfigRecord(dict(fields))}
     if arrays:
-        content[names[1]] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
+        content[names[1]] = ArrayRecord({name: _encode(a) for name, a in arrays.items()})
     return RecordDict(content)
 
 
 def is_packed(content: RecordDict) -> bool:
     """Return whether the sender packs arrays, so that the answer may, too."""
     return any(_PACKED in record for record in content.config_records.values())
+
+
+def _encode(array: Array) -> FlowerArray:
+    """Return an array as Flower's Array(array) does, with one copy of the numbers: Flower needs them as bytes."""
+    from flwr.app import Array as FlowerArray
+
+    return FlowerArray(array.dtype.name, tuple(array.shape), "numpy.ndarray", _npy(array))
+
+
+def _npy(array: Array) -> bytes:
+    """Return the bytes of an .npy file of the array."""
+    array = np.asarray(array, order="C")
+    numbers: Any = array.reshape(-1).view(np.uint8)
+    return b"".join((npy_header(array), memoryview(numbers)))
 
 
 def fields_of(content: RecordDict) -> dict[str, Any]:
@@ -87,40 +111,46 @@ def fields_of(content: RecordDict) -> dict[str, Any]:
 
 
 def arrays_of(content: RecordDict) -> dict[str, EncodedArray]:
-    """Return all arrays, those of array records and the packed ones, not decoded.
+    """Return the arrays of all array records, and the packed ones, not decoded; take the former out of the records.
 
-    Raise Rejected if a name occurs in two records.
+    Raise Rejected if a name occurs twice.
     """
     records: Any = content.array_records.values()
-    plain = [
-        {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in record.items()}
-        for record in records
-    ]
+    try:
+        arrays = {
+            k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data)
+            for k, a in merge_records(records).items()
+        }
+    finally:
+        remove_arrays(content)
     packed = [
         {
             k.removeprefix(_PACKED): encoded_npy(v)
             for k, v in record.items()
-            if k.startswith(_PACKED) and isinstance(v, bytes)
+            if k.startswith(_PACKED) and type(v) is bytes
         }
         for record in content.config_records.values()
     ]
-    return merge_records([*plain, *packed])
+    return merge_records([arrays, *packed])
+
+
+def remove_arrays(content: RecordDict) -> None:
+    """Take the arrays out of the records: records refer to each other in a circle, and are freed late."""
+    for record in content.array_records.values():
+        record.clear()
 
 
 def numpy_arrays(content: RecordDict) -> dict[str, Array]:
-    """Return the arrays of a message of the server, decoded."""
-    return {name: np.load(io.BytesIO(a.data), allow_pickle=False) for name, a in arrays_of(content).items()}
+    """Return the arrays of a message of the server as views of its bytes, and take them out of the message.
+
+    They are freed with the last of the arrays returned.
+    """
+    return {name: view_npy(a.data) for name, a in arrays_of(content).items()}
 
 
 def error_text(code: int) -> str:
     """Return what an error code of Flower means."""
     return _ERRORS.get(code, f"error {code}")
-
-
-def _npy(array: Array) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array, allow_pickle=False)
-    return out.getvalue()
 
 
 class FlowerGrid:
@@ -131,6 +161,7 @@ class FlowerGrid:
 
     def __init__(self, grid: Grid, run: str):
         self._grid, self.run = grid, run
+        self._keeps_messages = hasattr(grid, "state")  # Flower's simulation engine hands on the messages themselves
 
     def run_of(self, node: int) -> str:  # noqa: ARG002
         return self.run
@@ -179,6 +210,9 @@ class FlowerGrid:
         ]
         with _flower_errors():
             ids = list(self._grid.push_messages(messages))
+        if not self._keeps_messages:
+            for message in messages:
+                remove_arrays(message.content)
         return [i or None for i in ids] if ids else [None] * len(requests)
 
     def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:

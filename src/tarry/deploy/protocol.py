@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
@@ -20,6 +21,7 @@ from ..core.rejections import Reason
 from ..core.tickets import LocalResult, Ticket
 from .server.open_tickets import OpenTicket
 from .wire import (
+    Array,
     ArraySchema,
     FieldValue,
     Rejected,
@@ -29,11 +31,27 @@ from .wire import (
     parse_fields,
 )
 
-__all__ = ["ClientReply", "Protocol", "TarryProtocol", "check_duration", "make_result", "numpy_dtype"]
+__all__ = [
+    "ClientReply",
+    "Protocol",
+    "TarryProtocol",
+    "check_duration",
+    "make_result",
+    "numpy_dtype",
+    "tensor_of",
+]
 
 _MAX_COUNT = 10**12  # examples or steps that a client may report
 _CLOCKS, _CLOCK_GRACE = 1.1, 60.0  # of the duration of a visit, and seconds, by which clocks may differ
 EXTRA, PAYLOAD = "extra.", "payload."
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return a tensor that shares the memory of an array, also of one that cannot be written to."""
+    try:
+        return from_dlpack(array)  # torch.from_numpy warns of such an array; no part writes to what it is given
+    except BufferError:  # numpy before 2.1
+        return torch.from_numpy(array.copy())
 
 
 class ClientReply(NamedTuple):
@@ -123,8 +141,8 @@ class TarryProtocol:
         if self._expected_steps is not None and work[1] != self._expected_steps(work[0]):
             raise Rejected(f"{work[1]} steps over {work[0]} examples", Reason.METADATA)
         arrays = decode_arrays(reply.arrays, self._schema)
-        delta = torch.from_numpy(arrays.pop("delta"))
-        extras = {name.removeprefix(EXTRA): torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+        delta = tensor_of(arrays.pop("delta"))
+        extras = {name.removeprefix(EXTRA): tensor_of(a) for name, a in arrays.items()}
         return ClientReply(
             make_result(delta, *work, f["loss"], extras), f["keeps_memory"], f["train_seconds"], f["memory_lost"]
         )

@@ -52,7 +52,9 @@ def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
     from ..record.storage import make_folder
+    from ..vector.process import return_freed_memory
     from .app_defaults import complete_config, default_folder
+    from .chunks import join_chunks_once
     from .config import Options, read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
@@ -60,6 +62,8 @@ def main(grid: Grid, context: Context) -> None:
     from .transport.connect import connect
 
     shorten_polling()
+    join_chunks_once()
+    return_freed_memory()
     run = str(context.run_id)
     config = {"out": default_folder(run), **context.run_config}
     folder = Path(str(config["out"]))
@@ -106,8 +110,10 @@ def serve(connected: Callable[[int], MessageGrid], setting: DeployConfig) -> str
     (folder / "stop").unlink(missing_ok=True)
     should_stop = _stop_condition(folder / "stop")
 
+    unused = [built]  # a driver takes the model away: the next one, after a pause, needs another
+
     def drive() -> str:  # again after a pause, with the same connections
-        driver = _driver(grid, setting, built, folder)
+        driver = _driver(grid, setting, unused.pop() if unused else _build(setting), folder)
         try:
             process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
             write_atomic(folder / "server.json", json.dumps(process).encode())
@@ -265,10 +271,11 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
 
 
 def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protocol:
+    from ..runs.build_task import dtype_of
     from .flower_app import FlowerAppProtocol, LegacyAppProtocol
     from .protocol import TarryProtocol
 
-    dtype = built.bound().flat.dtype
+    dtype = dtype_of(built.spec)
     if setting.options.client == "tarry":
         clients, work = built.task.clients, built.work
 
@@ -302,5 +309,5 @@ def _evaluator(setting: DeployConfig, built: BuiltRun) -> Callable[[Tensor], Sco
 
     o = setting.options
     if o.evaluate is None:
-        return built.evaluator()
+        return built.take_evaluator()
     return evaluator(o.evaluate, _state_dict(built), legacy=o.client == "legacy")

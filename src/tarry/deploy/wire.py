@@ -36,7 +36,9 @@ __all__ = [
     "encoded_npy",
     "flower_node",
     "merge_records",
+    "npy_header",
     "parse_fields",
+    "view_npy",
 ]
 
 FieldValue = bool | int | float | str
@@ -172,7 +174,10 @@ class ArraySchema:
 
 
 def decode_arrays(arrays: Mapping[str, EncodedArray], schema: ArraySchema) -> dict[str, Array]:
-    """Return the arrays, checked by name, number, type, shape and length. Numbers may be infinite or NaN."""
+    """Return the arrays, checked by name, number, type, shape and length. Numbers may be infinite or NaN.
+
+    They are read-only views of the message's bytes: nothing is copied.
+    """
     allowed = len(schema.required) + len(schema.extras) + len(schema.ignored or {})
     if len(arrays) > allowed:
         raise Rejected(f"{len(arrays)} arrays where at most {allowed} may come", Reason.ARRAYS)
@@ -208,26 +213,25 @@ def _decode(name: str, array: EncodedArray, dtype: np.dtype[Any], shape: tuple[i
     if not size <= len(array.data) <= size + _HEADER:
         raise Rejected(f"{what} has {len(array.data):,} bytes, not {size:,}", Reason.ARRAYS)
     try:
-        header_shape, by_column, header_dtype, start = _read_header(array.data)
+        header_shape, by_column, header_dtype, start = _read_npy_header(array.data)
     except ValueError as e:
         raise Rejected(f"{what} is no .npy file", Reason.ARRAYS) from e
     if header_shape != shape or header_dtype != dtype or len(array.data) - start != size:
         raise Rejected(f"{what} is not what its sender says of it", Reason.ARRAYS)
-    numbers = np.frombuffer(array.data, dtype, offset=start).copy()
-    return numbers.reshape(shape, order="F" if by_column else "C")
+    return np.frombuffer(array.data, dtype, offset=start).reshape(shape, order="F" if by_column else "C")
 
 
 def encoded_npy(data: bytes) -> EncodedArray:
     """Return an array that came as the bytes of an .npy file alone; its header says what its sender says of it."""
     try:
-        shape, _, dtype, _ = _read_header(data)
+        shape, _, dtype, _ = _read_npy_header(data)
     except ValueError:
         return EncodedArray("", (), "no .npy file", data)
     return EncodedArray(dtype.name, shape, "numpy.ndarray", data)
 
 
-def _read_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, order, type and the place where the numbers begin; raise ValueError if it is no .npy file."""
+def _read_npy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, order (True: by column), type, and where the numbers begin; ValueError if it is no .npy file."""
     head = io.BytesIO(data[:_HEADER])
     try:
         version = np.lib.format.read_magic(head)
@@ -236,6 +240,19 @@ def _read_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int
     except Exception as e:  # numpy evaluates the text of the header, which fails in many ways
         raise ValueError("no .npy file") from e
     return shape, by_column, dtype, head.tell()
+
+
+def npy_header(array: Array) -> bytes:
+    """Return what an .npy file of the array begins with, before its numbers."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, np.lib.format.header_data_from_array_1_0(array))
+    return out.getvalue()
+
+
+def view_npy(data: bytes) -> Array:
+    """Return the array in an .npy file, as a read-only view of its bytes."""
+    shape, by_column, dtype, start = _read_npy_header(data)
+    return np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if by_column else "C")
 
 
 def parse_fields(fields: Mapping[str, Any], **types: type) -> dict[str, Any]:

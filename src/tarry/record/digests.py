@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.storage import open_regular, storage_errors
+from torch import Tensor
 
-__all__ = ["EXECUTION_SETTINGS", "file_digests", "sha256_of_file", "settings_digest"]
+from ..core.storage import open_regular, storage_errors
+from .tensor_files import array_of
+
+__all__ = ["EXECUTION_SETTINGS", "digest_of_vector", "file_digests", "settings_digest", "sha256_of_file"]
 
 #: the settings of how and where clients train: they change no result and may differ when a run is resumed
 EXECUTION_SETTINGS = (
@@ -24,6 +27,11 @@ EXECUTION_SETTINGS = (
     "cache_limit",
     "proofs",
 )
+
+
+def digest_of_vector(vector: Tensor) -> str:
+    """Return a short digest of a vector's bytes."""
+    return hashlib.blake2b(array_of(vector).data, digest_size=8).hexdigest()
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 FOLDER/journal.jsonl         rows, append-only, each with a checksum of everything before it
 FOLDER/updates/N.safetensors the update of ticket N, until two checkpoints are newer
-FOLDER/checkpoints/          the last two
+FOLDER/checkpoints/          the last two (record/checkpoint.py)
 
 An update counts once its file and then its row are on disk. After a kill the journal is read up to its last complete
 row; a file without a row was never accepted.
@@ -35,6 +35,7 @@ class Journal:
     def __init__(self, folder: Path):
         self.folder, self._path, self._updates = folder, folder / NAME, folder / "updates"
         make_folder(self._updates)
+        self._checkpoints = checkpoint.Checkpoints(folder / "checkpoints")
         self._lock = FolderLock(folder, f"{folder}: another process drives this federation")
         try:
             self._settings = RunFolder(folder).meta().settings_sha256 if (folder / "meta.json").is_file() else ""
@@ -53,13 +54,12 @@ class Journal:
 
     def save_update(self, number: int, result: LocalResult) -> None:
         """Write an update; it is on disk when this returns."""
-        extras = {k: v.contiguous() for k, v in result.extras.items()}
         tree = {
             "delta": result.delta,
             "n_examples": result.n_examples,
             "n_steps": result.n_steps,
             "loss": result.loss,
-            "extras": extras,
+            "extras": dict(result.extras),
         }
         checkpoint.write(self._update_file(number), tree)
 
@@ -82,7 +82,7 @@ class Journal:
         """Save the state and the position in the journal. Delete updates but those of the tickets in `needed`."""
         mark = self._log.sync()
         bound = {"settings": self._settings, "place": mark.nbytes, "crc": mark.crc}
-        checkpoint.save(self.folder / "checkpoints", count, {**state, **bound})
+        self._checkpoints.save(count, {**state, **bound})
         with storage_errors(self._updates, "cleaned"):
             for path in files_in(self._updates, "*.safetensors"):
                 if int(path.stem) not in needed:

@@ -26,6 +26,7 @@ from .rows import read_events
 from .run_folder import RunFolder
 from .shapes import check_shape
 from .storage import make_folder, read_json, write_atomic
+from .tensor_files import array_of, write_safetensors
 from .views import CurveX, CurveY, data_frame, plot_curve, result_html
 
 if TYPE_CHECKING:
@@ -318,9 +319,7 @@ def write_result(folder: Path, result: Result) -> None:
 
     result.json carries a digest of itself, the digest of the settings, and those of the other files of the run.
     """
-    from safetensors.numpy import save
-
-    write_atomic(folder / _WEIGHTS, save({k: v.numpy() for k, v in result._named_weights().items()}))
+    write_safetensors(folder / _WEIGHTS, {k: array_of(v) for k, v in result._named_weights().items()})
     plain = {**json.loads(result.to_json()), "bound_to": bind(folder)}
     write_atomic(folder / _RESULT, seal(plain))
 
@@ -341,7 +340,7 @@ def _finite(x: Any) -> Any:
 
 def sha256(weights: Tensor) -> str:
     """Return the digest of the bytes of a weight vector."""
-    return hashlib.sha256(weights.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+    return hashlib.sha256(array_of(weights).data).hexdigest()
 
 
 def staleness_summary(counts: Counter[int]) -> Staleness:

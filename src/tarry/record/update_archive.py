@@ -33,7 +33,7 @@ class UpdateArchive:
     def save(self, number: int, result: LocalResult) -> None:
         """Write an update; it is on disk when this returns."""
         tree = {"delta": result.delta, "n_examples": result.n_examples, "n_steps": result.n_steps, "loss": result.loss}
-        checkpoint.write(self._file(number), {**tree, "extras": {k: v.contiguous() for k, v in result.extras.items()}})
+        checkpoint.write(self._file(number), {**tree, "extras": dict(result.extras)})
 
     def load(self, number: int) -> LocalResult:
         """Return an update; raise DamagedFile if it is missing or damaged."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -34,6 +35,7 @@ from ..engine.model_monitor import ModelMonitor
 from ..tasks.data.sets import collect_notices
 from ..training.determinism import generator_held
 from ..training.flat_model import FlatModel, build_module
+from ..training.lent_weights import LentWeights
 from ..training.server_model import FlatServerModel
 from ..training.visit import LocalWork
 from .build_task import (
@@ -121,6 +123,18 @@ class BuiltRun:
         """A copy of the model whose tensors are views of one flat vector."""
         bf16 = self.spec.precision == "bf16"
         return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimizer, bf16=bf16)
+
+    def take_bound(self) -> FlatModel:
+        """The model itself over one flat vector. It is not copied, and so nothing can be built from it any more."""
+        bf16 = self.spec.precision == "bf16"
+        return FlatModel(self.module, self.layout, self.task, self.work.optimizer, bf16=bf16)
+
+    def take_evaluator(self) -> Callable[[Tensor], Score] | None:
+        """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
+        test = self.task.test
+        if test is None:
+            return None
+        return partial(LentWeights(self.module, self.layout, self.task, self.work.optimizer).evaluate, examples=test)
 
     def evaluator(self) -> Callable[[Tensor], Score] | None:
         """Accuracy and loss on the test set; None where the task has none."""

@@ -23,17 +23,13 @@ from ..core.storage import files_in, storage_errors
 from ..core.tickets import LocalResult, Ticket, VisitJob
 from ..executors.base import Executor, visit_job
 from ..record import checkpoint
+from ..record.digests import digest_of_vector
 from ..record.storage import make_folder
 
-__all__ = ["ProofExecutor", "ProofSample", "digest_of", "load_proof", "write_proof"]
+__all__ = ["ProofExecutor", "ProofSample", "load_proof", "write_proof"]
 
 _LIMIT = 256 << 20  # bytes of all proofs of a run
 _REMEDY = "restore it from a copy, or delete it to go on with fewer proofs"
-
-
-def digest_of(vector: Tensor) -> str:
-    """Return a digest of a vector's bytes."""
-    return hashlib.blake2b(vector.detach().cpu().contiguous().numpy().data, digest_size=8).hexdigest()
 
 
 class ProofSample:
@@ -99,7 +95,7 @@ class ProofExecutor:
         self.description = self._inner.description
         ticket, memory = self._given.pop(number)
         self.digests.clear()
-        self.digests[number] = {"sent": self._digest_of_sent(ticket.sent), "delta": digest_of(result.delta)}
+        self.digests[number] = {"sent": self._digest_of_sent(ticket.sent), "delta": digest_of_vector(result.delta)}
         self._sample.offer(visit_job(ticket, memory), result)
         return result
 
@@ -107,7 +103,7 @@ class ProofExecutor:
         found = self._known.get(id(sent))
         if found is None or found[0]() is not sent:
             self._known = {i: entry for i, entry in self._known.items() if entry[0]() is not None}
-            self._known[id(sent)] = found = (weakref.ref(sent), digest_of(sent))
+            self._known[id(sent)] = found = (weakref.ref(sent), digest_of_vector(sent))
         return found[1]
 
     def write(self) -> None:

@@ -23,13 +23,14 @@ from ..core.storage import files_in
 from ..core.tickets import LocalResult, VisitJob
 from ..executors.timing import RecordedChoice
 from ..record.consistency import Check
+from ..record.digests import digest_of_vector
 from ..record.result import Result
 from ..record.rows import read_events
 from ..record.run_folder import RunFolder
 from ..training.determinism import deterministic, generator_restored
 from ..training.visit import train
 from .build import build_run
-from .proofs import digest_of, load_proof
+from .proofs import load_proof
 from .run import changed_files, run_spec
 from .stored_spec import errors_of_stored_settings, stored_spec
 
@@ -63,7 +64,7 @@ def rerun_proofs(path: Path, objects: Mapping[str, Any]) -> Iterator[Check]:
                 if folder.is_finished():
                     yield Check(proof.name, False, f"{proof}: the log has no arrival of ticket {job.number}")
                 continue  # of a visit after the newest checkpoint of an unfinished run
-            if (row["sent"], row["delta"]) != (digest_of(job.sent), digest_of(stored.delta)):
+            if (row["sent"], row["delta"]) != (digest_of_vector(job.sent), digest_of_vector(stored.delta)):
                 yield Check(proof.name, False, f"{proof}: it is not the visit of ticket {job.number} in the log")
                 continue
             job = VisitJob(*(_moved(x, spec.device) for x in job))
@@ -112,7 +113,7 @@ def _is_exact(folder: RunFolder, spec: Spec) -> bool:
 
 def _compare(proof: Path, job: VisitJob, stored: LocalResult, trained: LocalResult, *, exact: bool) -> Check:
     who = f"client {job.client}, visit {job.visit} (ticket {job.number})"
-    if digest_of(trained.delta) == digest_of(stored.delta):
+    if digest_of_vector(trained.delta) == digest_of_vector(stored.delta):
         return Check(proof.name, True, f"{who} gives the same update to the bit")
     before, now = stored.delta.cpu().double(), trained.delta.cpu().double()
     if before.shape != now.shape:

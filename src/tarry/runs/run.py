@@ -236,6 +236,7 @@ class RunSession:
         trials: TrialCache | None,
     ):
         self.simulation, self.built, self.folder, self.progress = simulation, simulation.built, folder, progress
+        self.checkpoints = None if folder is None else checkpoint.Checkpoints(folder.checkpoints)
         self.trials = trials
         self.callbacks = list(callbacks)
         self.began, self.saved_wall, self.count = clock.perf_counter(), 0.0, 0
@@ -288,6 +289,7 @@ class RunSession:
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
                     if isinstance(record := saved["executor"], dict) and record.get("choice"):
                         self._write_choice(RecordedChoice.of(record["choice"]))  # the result is bound to that file
+                saved = None  # the weights of long ago are not kept for the rest of the run
             try:
                 with deferred():
                     sim.run(on_instant=lambda: self._after_instant(sim))
@@ -350,7 +352,7 @@ class RunSession:
             self.progress(replace(_how_far(sim), fraction=1.0, personalized=done / len(self.built.task.clients)))
 
     def _checkpoint(self, sim: Simulator) -> None:
-        assert self.folder is not None
+        assert self.checkpoints is not None
         assert self.recorder is not None
         self.count += 1
         if self.proofs is not None:
@@ -365,7 +367,7 @@ class RunSession:
             "wall": self._wall(),
             "count": self.count,
         }
-        checkpoint.save(self.folder.checkpoints, self.count, state)
+        self.checkpoints.save(self.count, state)
 
     def _finish(self, sim: Simulator) -> Result:
         with WAITING:

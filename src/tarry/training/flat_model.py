@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FlatModel", "build_module"]
 
 _CHUNK = 200  # examples of a pass without gradients
+_LARGE = 1 << 22  # bytes of trained weights from which memory counts more than the number of calls
 
 
 def build_module(task: Task, *, seed: int, dtype: torch.dtype, flags: str = "") -> nn.Module:
@@ -52,15 +53,28 @@ def build_module(task: Task, *, seed: int, dtype: torch.dtype, flags: str = "") 
 
 
 class FlatModel:
-    """A module over a flat vector: `ClientModel` for one client at a time, and evaluation."""
+    """A module over a flat vector: `ClientModel` for one client at a time, and evaluation.
 
-    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimizer: Optimizer, *, bf16: bool = False):
+    The vector is `flat`, or a new one with the module's present values.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        task: Task,
+        optimizer: Optimizer,
+        *,
+        bf16: bool = False,
+        flat: Tensor | None = None,
+    ):
         self.module, self.layout, self.task, self.task_loss = module.train(), layout, task, task.loss
         self._bf16 = bf16
         self.use(optimizer)
         first = next(p for p in module.parameters() if p.requires_grad)
-        self.flat = layout.read(module, first.dtype)
-        self._trained = self.flat[: layout.n_params]
+        self.flat = layout.read(module, first.dtype) if flat is None else flat
+        self.trained = self.flat[: layout.n_params]
+        self.is_large = self.trained.nbytes >= _LARGE
         self.counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
         views, named = layout.views(self.flat), dict(module.named_parameters())
         for block in layout.layers:
@@ -94,7 +108,8 @@ class FlatModel:
 
     def load(self, weights: Tensor) -> None:
         """Set all weights: trained tensors and running statistics. Counters are set as built."""
-        self.flat.copy_(weights)
+        if weights is not self.flat:
+            self.flat.copy_(weights)
         self._bind()
         for buffer, first in self.counters:
             buffer.copy_(first)
@@ -119,13 +134,22 @@ class FlatModel:
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
-        self._trained.copy_(w)
+        self.trained.copy_(w)
         x, y = batch
         saved = self._statistics() if still else None
         loss = (objective or self.task.loss)(self.run(x), y)
-        grads = torch.autograd.grad(loss, self.params, materialize_grads=True)
+        grads = list(torch.autograd.grad(loss, self.params, materialize_grads=True))
         self._put_back(saved)
-        return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
+        return self._concatenate(grads), loss.detach()
+
+    def _concatenate(self, tensors: list[Tensor]) -> Tensor:
+        """Return the tensors as one vector. Large ones are taken out of the list one by one, and freed."""
+        if not self.is_large:
+            return torch.cat([g.reshape(-1) for g in tensors])
+        out = torch.empty_like(self.trained)
+        for block in self.layout.layers:
+            out[block.at] = tensors.pop(0).reshape(-1)
+        return out
 
     def grad_with_features(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: FeatureObjective, /, *, still: bool = False
@@ -137,7 +161,7 @@ class FlatModel:
 
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
-        self._trained.copy_(w)
+        self.trained.copy_(w)
         saved = self._statistics()
         redraw = nullcontext() if self.drops is None else self.drops.without_advancing()
         with (
@@ -177,7 +201,7 @@ class FlatModel:
         return out
 
     def head_split(self, w: Tensor, x: Tensor, /) -> HeadSplit:
-        self._trained.copy_(w)
+        self.trained.copy_(w)
         return FlatHeadSplit(self, w, x)
 
     def _statistics(self) -> list[Tensor] | None:

@@ -130,7 +130,11 @@ def _train(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, se
         model.visit = None
         if model.drops is not None:
             model.drops.begin(None)
-    final = torch.cat([w, model.statistics()]) if layout.stats else w
+    if w is model.trained:
+        model.statistics()  # the last ones are in the vector now
+        final = model.flat
+    else:
+        final = torch.cat([w, model.statistics()]) if layout.stats else w
     out = check_rule_output(rule, "finish", rule.finish(final, context, state))
     if job.sent._version != untouched:
         raise BadInput(
@@ -150,6 +154,8 @@ def _descend(
     """Make all steps; return the weights, the state of the rule, and the sum of the losses of the first pass."""
     state, total = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device)
     passes, drops, done = rule.passes, model.drops, 0
+    if model.is_large and type(rule) is LocalRule and model.optimizer.overwrite is not None:
+        w, passes = model.trained, (_plain_step,)
     noise = rng.key(seed, Stream.DROPOUT, job.client, job.visit)
     for epoch in visit.epochs():
         for pass_index, step in enumerate(passes):
@@ -168,3 +174,15 @@ def _descend(
                     total = total + loss
         done += len(epoch)
     return w, state, total
+
+
+def _plain_step(
+    w: Tensor,
+    batch: Examples,
+    context: Context,  # noqa: ARG001 - as LocalRule.step
+    state: Any,
+    model: Any,
+) -> tuple[Tensor, Any, Tensor]:
+    """LocalRule.step in the FlatModel's own vector, with the same bits: a large model is in memory once, not thrice."""
+    g, loss = model.grad(w, batch)
+    return w, model.optimizer.overwrite(w, g, state), loss

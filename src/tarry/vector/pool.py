@@ -18,6 +18,8 @@ __all__ = ["clear_pool", "empty_pooled"]
 
 _LARGE = 1 << 20  # bytes: the C library pools smaller buffers by itself
 _MOST = 8  # free buffers of a size: a server step with much state makes that many before it drops the old ones
+_ALIGNMENT = 64  # bytes
+_MOST_BYTES = 1 << 28  # of the free buffers of a size: for larger vectors memory counts more than page faults
 
 # One for the process: modules of parts and methods, which hold no server, use it, and it changes no result
 _free_buffers: dict[int, list[Tensor]] = {}  # by size, at most _MOST of each
@@ -30,17 +32,24 @@ def empty_pooled(like: Tensor) -> Tensor:
     try:
         memory = _free_buffers[like.nbytes].pop()
     except LookupError:
-        memory = torch.from_numpy(np.empty(like.nbytes, dtype=np.uint8))  # numpy asks for large pages, torch does not
+        memory = _aligned(like.nbytes)
     numbers: Any = memory.numpy()
     lease = memoryview(numbers)  # referred to by the tensor and by all that shares its memory
     weakref.finalize(lease, _release, memory).atexit = False
     return torch.frombuffer(lease, dtype=like.dtype).view(like.shape)
 
 
+def _aligned(nbytes: int) -> Tensor:
+    """Return a buffer that begins where torch's own vectors do."""
+    room = np.empty(nbytes + _ALIGNMENT, dtype=np.uint8)  # numpy asks for large pages, torch does not
+    start = -room.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(room[start : start + nbytes])
+
+
 def _release(memory: Tensor) -> None:
     """Finalizer: return the buffer to the pool. It may run in any thread."""
     free = _free_buffers.setdefault(memory.nbytes, [])
-    if len(free) < _MOST:
+    if len(free) < _MOST and (len(free) + 1) * memory.nbytes <= _MOST_BYTES:
         free.append(memory)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-__all__ = ["trim_memory", "tune_malloc"]
+__all__ = ["return_freed_memory", "trim_memory", "tune_malloc"]
 
 _TRIM, _MMAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 _MEGABYTE = 1 << 20
@@ -22,6 +22,19 @@ def tune_malloc() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         mallopt(_MMAP, 32 * _MEGABYTE)
         mallopt(_TRIM, 256 * _MEGABYTE)
+
+
+def return_freed_memory() -> None:
+    """Make malloc hand each freed buffer of a megabyte or more back to the system at once.
+
+    Call this only in processes that tarry owns. Messages with a large model come in pieces of megabytes, from several
+    threads; malloc would keep the room of the pieces, which takes as much memory as the model or more. Without glibc
+    nothing changes.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(_MMAP, _MEGABYTE)
+        mallopt(_TRIM, _MEGABYTE)
 
 
 def trim_memory() -> None:

@@ -8,14 +8,17 @@ import json
 import pytest
 
 from tarry.core.errors import StorageError
+from tarry.deploy.config import read_config
 from tarry.deploy.server.problem_log import ProblemLog
 from tarry.deploy.server.stats import FederationStats
 from tarry.deploy.server.storage_pause import continue_when_writable
 from tarry.record.journal import Journal
-from tarry.record.result import sha256
+from tarry.record.result import Result, sha256
 from tarry.record.rows import Log, read_rows
+from tarry.runs.build import build_run
 from tarry.runs.replay import replay
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, nodes, small_plan
+from tests.helpers.served import served
 
 FULL = "journal.jsonl: it cannot be written (No space left on device); free space on this disk"
 
@@ -57,6 +60,26 @@ def test_a_server_continues_after_writes_that_failed(kind, name, call, tmp_path,
     numbers = [r["number"] for r in read_rows(folder / "journal.jsonl") if r["op"] == "update"]
     assert len(numbers) == len(set(numbers)) == 16
     assert replay(folder).weights_sha256 == weights[0]
+
+
+def test_the_server_app_continues_after_a_pause_with_a_model_of_its_own(tmp_path, monkeypatch):
+    """The model of the first driver was used for its evaluations, which leave nothing in it."""
+    config = {"method": "fedasync", "task": "digits", "clients": 3, "updates": 12, "eval-every": 4.0}
+    setting = read_config({**config, "out": str(tmp_path / "out")})
+    grid = FakeGrid(Clock(), nodes(build_run(setting.spec), tmp_path / "homes"))
+    plain, calls = Journal.save_update, itertools.count(1)
+
+    def fail(self, number, result):
+        if next(calls) == 6:
+            raise StorageError(FULL)
+        plain(self, number, result)
+
+    monkeypatch.setattr(Journal, "save_update", fail)
+    assert served(grid, setting) == "updates"
+    result = Result.read(tmp_path / "out")
+    assert result.updates == 12
+    assert len(result.curve) > 2
+    assert replay(tmp_path / "out").same
 
 
 def test_a_pause_ends_when_a_stop_is_requested(tmp_path):

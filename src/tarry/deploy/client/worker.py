@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...core.local_rule import LocalRule
@@ -18,7 +17,7 @@ from ...core.tickets import NOTHING, VisitJob
 from ...training.determinism import deterministic
 from ...training.flat_model import FlatModel
 from ...training.visit import LocalWork, train
-from ..protocol import EXTRA, PAYLOAD
+from ..protocol import EXTRA, PAYLOAD, tensor_of
 from ..server.registration import statement
 from ..wire import Array, FieldValue
 from .client_store import ClientStore
@@ -91,4 +90,4 @@ class Worker:
         return reply if accuracy is None else {**reply, "accuracy": accuracy}
 
     def _to_device(self, array: Array) -> Tensor:
-        return torch.tensor(array, device=self.bound.flat.device)
+        return tensor_of(array).to(self.bound.flat.device)

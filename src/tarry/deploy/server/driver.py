@@ -8,7 +8,6 @@ are still waited for; those of an earlier run are lost, and their clients get ne
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time as wall
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from ...engine.budget import Budget, Score
 from ...engine.evaluation import Evaluation
 from ...engine.gate import Gate, GateVerdict
 from ...engine.model_monitor import ModelMonitor
+from ...record.digests import digest_of_vector
 from ...record.journal import Row
 from ..protocol import ClientReply, Protocol, check_duration
 from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
@@ -373,9 +373,9 @@ class Driver:
 
     def _instant(self, time: float, arrivals: list[_Arrival]) -> None:
         self._scores(time, inclusive=False)
-        for arrival in arrivals:
-            if not self.state.ended:
-                self._apply(time, arrival)
+        while arrivals and not self.state.ended:
+            self._apply(time, arrivals.pop(0))  # its memory is free before the next tickets are sent
+        arrivals.clear()
         if not self.state.ended:
             tickets = self.state.end_instant(time, self.engine.changes_to(self._present(time)))
             self._clear_voided()
@@ -415,14 +415,13 @@ class Driver:
         if reply is None or verdict.reason is not None:
             self._reject(row, verdict, {**about, "node": ticket.node})
             return
-        digest = hashlib.blake2b(reply.result.delta.numpy().tobytes(), digest_size=8).hexdigest()
         if reply.memory_lost:
             self.log_problem("a client has forgotten what it kept", **about)
         more = {
             "train_seconds": reply.train_seconds,
             "keeps_memory": reply.keeps_memory,
             "memory_lost": reply.memory_lost,
-            "digest": digest,
+            "digest": digest_of_vector(reply.result.delta),
             "sizes": dict(verdict.sizes),
         }
         self.state.accept({**row, **more}, reply)

@@ -85,6 +85,7 @@ class JournaledState:
         self.voided: list[OpenTicket] = []  # tickets that restores took back, for the driver to clear
         try:
             self._recover(saved)
+            self.journal.saved = None  # the weights of long ago are not kept for the rest of the federation
         except BaseException:
             self.close()
             raise

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.errors import first_line
 from ..failures import failure_text
-from ..grid import arrays_of, error_text, fields_of, to_records
+from ..grid import arrays_of, error_text, fields_of, remove_arrays, to_records
 from ..wire import ReplyMessage, Request, RunEnded, Unreachable
 from .link import Announcement, EncodedRequest, ReplyLost
 
 if TYPE_CHECKING:
+    from flwr.app import RecordDict
     from flwr.proto.message_pb2 import ObjectTree
     from flwr.supercore.runtime import RuntimeHttpClient
 
@@ -63,6 +64,7 @@ class _Message:
     proto: Any
     tree: ObjectTree
     objects: dict[str, Any]
+    content: RecordDict
 
 
 class FlowerLink:
@@ -121,6 +123,7 @@ class FlowerLink:
                 message_to_proto(remove_content_from_message(message)),
                 get_object_tree(message),
                 dict(get_all_nested_objects(message)),
+                message.content,
             )
         return EncodedRequest(id, request.node, request.nbytes, encoded)
 
@@ -152,6 +155,7 @@ class FlowerLink:
                 )
                 if not sent.stored:
                     return False
+        remove_arrays(message.content)
         return True
 
     def announced(self, ids: Collection[str]) -> list[Announcement]:
