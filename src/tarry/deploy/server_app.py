@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .flower_app import StateDict
     from .protocol import Protocol
     from .server.driver import Driver
-    from .server.monitor import Monitor
+    from .server.monitor import ServerMonitor
     from .wire import MessageGrid
 
 __all__ = ["app", "serve"]
@@ -139,7 +139,7 @@ def _reply_bytes(built: BuiltRun) -> int:
 
 
 def _run_driver(
-    driver: Driver, built: BuiltRun, folder: Path, should_stop: Callable[[], bool], monitor: Monitor
+    driver: Driver, built: BuiltRun, folder: Path, should_stop: Callable[[], bool], monitor: ServerMonitor
 ) -> str:
     from ..record.result import write_progress
     from .local.log_rotation import rotate_logs

@@ -16,7 +16,7 @@ from tarry.deploy.server import log_format
 from tarry.deploy.server import monitor as module
 from tarry.deploy.server.log_format import JsonFormatter, TextFormatter, logging_to
 from tarry.deploy.server.metrics import take_snapshot
-from tarry.deploy.server.monitor import Monitor, monitoring
+from tarry.deploy.server.monitor import ServerMonitor, monitoring
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
 
@@ -142,7 +142,7 @@ def test_a_link_that_does_not_answer_in_the_background_is_no_ready_server(served
 
 def test_a_thread_without_a_sign_of_life_is_reported():
     clock = Clock()
-    monitor = Monitor(is_served=True, clock=clock)
+    monitor = ServerMonitor(is_served=True, clock=clock)
     assert monitor.why_not_alive() == ""
     clock.sleep(3600)
     assert "no sign of life since 3600 s" in monitor.why_not_alive()

@@ -27,7 +27,7 @@ from .metrics import Snapshot, exposition, take_snapshot
 if TYPE_CHECKING:
     from .driver import Driver
 
-__all__ = ["Monitor", "monitoring"]
+__all__ = ["ServerMonitor", "monitoring"]
 
 log = logging.getLogger("tarry")
 _MAX_REQUESTS = 8  # answered at a time; more are refused
@@ -35,7 +35,7 @@ _TIMEOUT = 5.0  # seconds that a request may take
 _DEAD_AFTER = 600.0  # seconds without a sign of the server's thread; a large model may be evaluated for minutes
 
 
-class Monitor:
+class ServerMonitor:
     """State of a server that other threads may read. Without an endpoint it costs nothing."""
 
     def __init__(self, *, is_served: bool, clock: Callable[[], float] = time.monotonic):
@@ -70,9 +70,9 @@ class Monitor:
 
 
 @contextmanager
-def monitoring(host: str, port: int | None) -> Iterator[Monitor]:
+def monitoring(host: str, port: int | None) -> Iterator[ServerMonitor]:
     """Serve a monitor over HTTP; without a port, nothing listens. Raise BadInput if the port cannot be used."""
-    monitor = Monitor(is_served=port is not None)
+    monitor = ServerMonitor(is_served=port is not None)
     if port is None:
         yield monitor
         return
@@ -88,7 +88,7 @@ def monitoring(host: str, port: int | None) -> Iterator[Monitor]:
         thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]):
@@ -112,7 +112,7 @@ class _Server(ThreadingHTTPServer):
         """Ignore clients that close the connection early or send nothing."""
 
 
-def _listen(host: str, port: int, monitor: Monitor) -> _Server:
+def _listen(host: str, port: int, monitor: ServerMonitor) -> _MetricsServer:
     metrics = exposition(monitor.read)
 
     class Handler(BaseHTTPRequestHandler):
@@ -143,7 +143,7 @@ def _listen(host: str, port: int, monitor: Monitor) -> _Server:
             """Log nothing."""
 
     try:
-        return _Server((host, port), Handler)
+        return _MetricsServer((host, port), Handler)
     except OSError as e:
         raise BadInput(
             f"metrics-port = {port}, metrics-host = {host}: it cannot be used ({e.strerror or e}); use another"
