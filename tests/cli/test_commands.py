@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -351,6 +352,7 @@ def test_a_run_goes_on_with_another_executor(cli, here, quick):
     weights = json.loads(result.read_text())["weights_sha256"]
     result.unlink()
     folder = RunFolder(here / "r")
+    shutil.rmtree(folder.proofs)  # of a run with other settings
     folder.write_settings('executor = "ray"\naddress = "10.0.0.9:6379"\n' + folder.spec.read_text(), files={})
     for flags in (["--executor", "inline"], ["--executor", "pool", "--workers", "2"]):
         said = cli("resume", "r", *flags)
