@@ -19,7 +19,6 @@ from typing import Any
 from torch import Tensor
 
 from ...core.events import Event
-from ...core.rejections import Reason
 from ...core.server import Server
 from ...engine.budget import Budget, Score
 from ...engine.evaluation import Evaluation
@@ -27,12 +26,14 @@ from ...engine.gate import Gate, GateVerdict
 from ...engine.model_monitor import ModelMonitor
 from ...record.digests import digest_of_vector
 from ...record.journal import Row
-from ..protocol import ClientReply, Protocol, check_duration
-from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
+from ..protocol import Protocol
+from ..wire import MessageGrid, RunEnded, Unreachable
+from .client_evaluations import ClientEvaluations
 from .journaled_state import JournaledState
 from .open_tickets import OpenTicket
 from .problem_log import ProblemLog
 from .registration import Registration
+from .replies import EARLIER_RUN, Arrival, Replies, full_reason
 from .traces import span
 
 __all__ = ["Driver", "DriverConfig"]
@@ -41,9 +42,7 @@ log = logging.getLogger("tarry")
 _NODE_INTERVAL = 1.0  # seconds between two looks at which nodes are present
 _TTL_MARGIN = 60.0  # seconds that a request outlives the bound of deadlines
 _MAX_GAP = 5.0  # seconds; a longer gap between ticks means the link or machine stalled, and extends deadlines
-_MAX_ANSWERED = 4096  # requests whose answers are remembered, to tell second answers
 _DECIMALS = 6  # of a second
-_UNSENT, _EARLIER_RUN = "could not be sent", "the run was resumed"
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,6 @@ class DriverConfig:
     poll: float = 0.2
     client: str = "tarry"  # kind of the clients' app: tarry, plain or legacy
     keep_updates: bool = False  # for a replay of clients that train by code of their own
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """The end of a ticket: a reply that is accepted, or why there is none."""
-
-    ticket: OpenTicket
-    reply: ClientReply | None = None
-    why: str = ""
-    rejection: GateVerdict | None = None
-    nbytes: int = 0
-    detail: str = ""  # what the app says of its error
 
 
 class Driver:
@@ -124,14 +111,18 @@ class Driver:
             release_after=config.release_after,
             log_problem=self.log_problem,
         )
-        self._restarted: set[str] = set()  # requests to nodes that restarted since
+        self._replies = Replies(grid, state, self.protocol, log_problem=self.log_problem)
+        self._evaluations = ClientEvaluations(
+            grid,
+            state,
+            self.protocol,
+            every=config.client_eval_every,
+            timeout=config.deadline,
+            log_problem=self.log_problem,
+        )
         self._backed_off: dict[int, float] = {}  # clients that get no work, until when
-        self._answered: dict[str, None] = {}  # the last requests whose ticket has ended
-        self._late: dict[str, OpenTicket] = {}  # requests whose ticket is lost, and whose reply may still come
-        self._evals: dict[str, int] = {}  # requests for an evaluation → client
         self._nodes_at = -inf
         self._ticked, self._stalls = self.now(), grid.stalls()
-        self._next_client_eval = config.client_eval_every
         self._saved_at = clock()
         self._stopping: float | None = None
         self.link_problem = ""  # why the link could not be used the last time
@@ -195,9 +186,9 @@ class Driver:
         """Return how much work waits, by its kind, for the metrics."""
         return {
             "tickets to send": sum(t.request is None for t in self.open_tickets),
-            "late replies": len(self._late),
+            "late replies": len(self._replies.late),
             "registrations": len(self.registration.pending),
-            "evaluations on clients": len(self._evals),
+            "evaluations on clients": len(self._evaluations.pending),
         }
 
     def _score_last(self) -> None:
@@ -234,7 +225,7 @@ class Driver:
         self._send([t for t in self.open_tickets if t.request is None])
         self._instants(now, self._pull(now))
         self._scores(now, inclusive=True)
-        self._request_evals(now)
+        self._evaluations.request(now, lambda: self._present(now))
         self.ended = self.state.ended
         if self._stopping is not None and not self.ended:
             waited = now - self._stopping
@@ -262,150 +253,62 @@ class Driver:
         """Return the clients that may get work."""
         if self._stopping is not None:
             return set()
-        late = {t.client for t in self._late.values()}
         here = {c for n in self.registration.nodes if (c := self.clients.at(n)) is not None}
-        without_work = late | self.engine.quarantined(now).keys()
+        without_work = self._replies.late_clients() | self.engine.quarantined(now).keys()
         return {c for c in here if c not in without_work and self._backed_off.get(c, 0.0) <= now}
 
     def _update_nodes(self) -> None:
         restarted = self.registration.update_nodes()
         if restarted:
-            self._restarted.update(t.request for t in self.open_tickets if t.request and t.node in restarted)
-            self._late = {i: t for i, t in self._late.items() if t.node not in restarted}
+            self._replies.forget_nodes(restarted)
 
-    # -- replies
-
-    def _pull(self, now: float) -> list[_Arrival]:
-        """Return the tickets that end now, by their number; handle all other replies."""
-        waiting = [t.request for t in self.open_tickets if t.request and t.run == self.grid.run_of(t.node)]
-        ids = [*waiting, *self._late, *self.registration.pending, *self._evals]
-        replies = self.grid.pull(ids) if ids else []
-        arrivals = [a for reply in replies if (a := self._handle(reply, now)) is not None]
-        ended = {a.ticket.number for a in arrivals}
-        arrivals += [
-            a for t in self.open_tickets if t.number not in ended and (a := self._check_deadline(t, now)) is not None
-        ]
-        return sorted(arrivals, key=lambda a: a.ticket.number)
-
-    def _check_deadline(self, ticket: OpenTicket, now: float) -> _Arrival | None:
-        """Return the end of a ticket for which no reply is waited any longer; None if one is."""
-        if ticket.request is None:
-            return None
-        if not ticket.request:
-            return _Arrival(ticket, why=_UNSENT)
-        if ticket.run != self.grid.run_of(ticket.node):
-            return _Arrival(ticket, why=_EARLIER_RUN)
-        if self.clients.node(ticket.client) != ticket.node or ticket.request in self._restarted:
-            self._restarted.discard(ticket.request)
-            released = self.clients.node(ticket.client) is None
-            return _Arrival(ticket, why="its slot was released" if released else "its node restarted")
-        if now <= ticket.due + self.grid.delay(ticket.node) or self.grid.holds(ticket.request):
-            return None
-        self._late[ticket.request] = ticket
-        return _Arrival(ticket, why="deadline")
-
-    def _handle(self, reply: ReplyMessage, now: float) -> _Arrival | None:
-        if reply.request in self.registration.pending:
-            self.registration.on_identity(now, reply)
-        elif reply.request in self._evals:
-            self._on_eval(reply, now)
-        elif reply.request in self._late:
-            ticket = self._late.pop(reply.request)
-            if reply.error is not None:
-                self._log_late_failure(ticket, reply)
+    def _pull(self, now: float) -> list[Arrival]:
+        """Return the tickets that end now; handle all other replies."""
+        ids = [*self._replies.requests(), *self.registration.pending, *self._evaluations.pending]
+        to_tickets = []
+        for reply in self.grid.pull(ids) if ids else []:
+            if reply.request in self.registration.pending:
+                self.registration.on_identity(now, reply)
+            elif reply.request in self._evaluations.pending:
+                self._evaluations.on_reply(now, reply)
             else:
-                self.stats[ticket.client].late += 1
-                self.stats.count_rejection(Reason.EXPIRED_TICKET, ticket.client)
-                self.deadlines.record_duration(ticket.client, now - ticket.time, late=True)
-                self.log_problem("an answer to a ticket that has ended", client=ticket.client, ticket=ticket.number)
-        elif (open_ticket := self.open_tickets.by_request(reply.request)) is not None:
-            return self._decode(open_ticket, reply, now)
-        else:
-            self._reject_stray(reply)
-        return None
-
-    def _log_late_failure(self, ticket: OpenTicket, reply: ReplyMessage) -> None:
-        """Say what became of a ticket that has missed its deadline."""
-        why = _full_reason(reply.error, reply.detail)
-        self.stats[ticket.client].last_failure = f"deadline; then: {why}"
-        self.log_problem(
-            "a visit that missed its deadline has failed", why=why, client=ticket.client, ticket=ticket.number
-        )
-
-    def _reject_stray(self, reply: ReplyMessage) -> None:
-        """Record a reply to no request that is waited for; no ticket ends by it."""
-        reason = Reason.USED_TICKET if reply.request in self._answered else Reason.UNKNOWN_TICKET
-        self.stats.count_rejection(reason, self.clients.at(reply.node))
-        self.log_problem("an answer was rejected", why=reason, node=reply.node)
-
-    def _on_eval(self, reply: ReplyMessage, now: float) -> None:
-        client = self._evals.pop(reply.request)
-        if reply.error is not None:
-            why = _full_reason(reply.error, reply.detail)
-            self.log_problem("an evaluation on a client failed", why=why, client=client)
-            return
-        fields = [(k[:40], v) for k, v in list(reply.fields.items())[:16] if isinstance(v, int | float)]
-        metrics = {k: float(v) for k, v in fields if isfinite(v)}
-        self.state.commit({"op": "client_eval", "t": now, "client": client, "metrics": metrics})
-
-    def _decode(self, ticket: OpenTicket, reply: ReplyMessage, now: float) -> _Arrival:
-        """Return the end of a ticket: a reply whose form is right, or why it is rejected."""
-        if reply.error is not None:
-            return _Arrival(ticket, why=reply.error, detail=reply.detail)
-        try:
-            if reply.malformed:
-                raise Rejected(reply.malformed)
-            self.open_tickets.check(ticket, reply.node, reply.fields if self.protocol.has_tokens else None)
-            decoded = self.protocol.decode_reply(reply, self.engine.server.tickets[ticket.number])
-            check_duration(decoded.train_seconds, now - ticket.time)
-        except Rejected as e:
-            return _Arrival(ticket, rejection=GateVerdict(e.reason, str(e)), nbytes=reply.nbytes)
-        return _Arrival(ticket, decoded, nbytes=reply.nbytes)
+                to_tickets.append(reply)
+        return self._replies.ends(to_tickets, now)
 
     # -- instants
 
-    def _instants(self, now: float, arrivals: list[_Arrival]) -> None:
+    def _instants(self, now: float, arrivals: list[Arrival]) -> None:
         """Work through the instant that the server asked for, and the one of the arrivals and changes seen now."""
         if (wakeup := self.engine.next_wakeup()) <= now and not self.state.ended:
             self._instant(wakeup, [])
         if not self.state.ended and (arrivals or self.engine.changes_to(self._present(now))):
             self._instant(max(now, self._after_last_instant()), arrivals)
 
-    def _instant(self, time: float, arrivals: list[_Arrival]) -> None:
+    def _instant(self, time: float, arrivals: list[Arrival]) -> None:
         self._scores(time, inclusive=False)
         while arrivals and not self.state.ended:
             self._apply(time, arrivals.pop(0))  # its memory is free before the next tickets are sent
         arrivals.clear()
         if not self.state.ended:
             tickets = self.state.end_instant(time, self.engine.changes_to(self._present(time)))
-            self._clear_voided()
+            if self.state.voided:
+                log.warning("the model was restored; %d open tickets are void", len(self.state.voided))
+                self._replies.void(self.state.voided)
+                self.state.voided = []
             if not self.state.ended:
                 self._send([self.open_tickets[t.number] for t in tickets])
 
-    def _clear_voided(self) -> None:
-        """Let clients whose tickets a restore took back end their visits before they get work again."""
-        if self.state.voided:
-            log.warning("the model was restored; %d open tickets are void", len(self.state.voided))
-        for ticket in self.state.voided:
-            is_waiting = ticket.run == self.grid.run_of(ticket.node)
-            if ticket.request and is_waiting and ticket.request not in self._restarted:
-                self._late[ticket.request] = ticket
-        self.state.voided = []
-
-    def _apply(self, time: float, arrival: _Arrival) -> None:
+    def _apply(self, time: float, arrival: Arrival) -> None:
         ticket, reply = arrival.ticket, arrival.reply
         if ticket.number not in self.engine.server.tickets:  # a restore of the model has taken it back since
             return
         row: Row = {"t": time, "number": ticket.number, "bytes": arrival.nbytes}
         about: dict[str, Any] = {"client": ticket.client, "ticket": ticket.number}
-        if ticket.request:
-            self._answered[ticket.request] = None
-            if len(self._answered) > _MAX_ANSWERED:
-                self._answered.pop(next(iter(self._answered)))
+        self._replies.note_end(ticket)
         if reply is None and arrival.rejection is None:
-            if arrival.why != _EARLIER_RUN:
+            if arrival.why != EARLIER_RUN:
                 self._backed_off[ticket.client] = time + self.deadlines.record_failure(ticket.client)
-            self.log_problem("a ticket brought nothing", why=_full_reason(arrival.why, arrival.detail), **about)
+            self.log_problem("a ticket brought nothing", why=full_reason(arrival.why, arrival.detail), **about)
             self.state.commit({"op": "lost", **row, "why": arrival.why, "detail": arrival.detail})
             return
         verdict = arrival.rejection
@@ -480,17 +383,6 @@ class Driver:
             pause = round(self.engine.paused_seconds(time), 3)
             self.log_problem("ALARM: the loss of the global model exploded", loss=health, pause=pause)
 
-    def _request_evals(self, now: float) -> None:
-        """Have clients evaluate the output weights on their own examples."""
-        if now < self._next_client_eval or self.state.ended:
-            return
-        self._next_client_eval = now + self.config.client_eval_every
-        here = [(c, n) for c in sorted(self._present(now)) if (n := self.clients.node(c)) is not None]
-        weights, ttl = self.engine.server.output_weights, self.config.deadline
-        requests = [self.protocol.encode_eval(weights, node=n, client=c, ttl=ttl) for c, n in here]
-        ids = self.grid.push(requests) if requests else []
-        self._evals.update({i: c for (c, _), i in zip(here, ids, strict=True) if i is not None})
-
     # -- log
 
     def log_problem(self, what: str, **about: Any) -> None:
@@ -500,7 +392,3 @@ class Driver:
 
     def close(self) -> None:
         self.state.close()
-
-
-def _full_reason(why: str | None, detail: str) -> str:
-    return f"{why}: {detail}" if detail else str(why)
