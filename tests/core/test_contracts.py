@@ -109,7 +109,7 @@ class InDoublePrecision(LocalRule):
 @pytest.mark.parametrize("executor", ["inline", "batched"])
 def test_a_local_rule_that_changes_the_type_of_the_weights_is_rejected(executor: str) -> None:
     rule = InDoublePrecision()
-    with pytest.raises(BadInput, match="InDoublePrecision: its update is float64, and the client was sent float32"):
+    with pytest.raises(BadInput, match="InDoublePrecision: its weights are float64, and the client was sent float32"):
         tarry.run(Method("mine", local=rule), task(), executor=executor, **RUN)
 
 

@@ -86,11 +86,11 @@ def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     return _describe(vector) if part == "step" else f"{_describe(out)} with {_describe(vector)}"
 
 
-def check_rule_dtype(rule: LocalRule, delta: Tensor, sent: Tensor) -> None:
-    """Raise BadInput if the update of a rule is of another type than the weights that the client was sent."""
-    if delta.dtype != sent.dtype:
+def check_rule_dtype(rule: LocalRule, final: Tensor, sent: Tensor) -> None:
+    """Raise BadInput if the weights of a rule are of another type than those that the client was sent."""
+    if final.dtype != sent.dtype:
         raise BadInput(
-            f"local rule {type(rule).__name__}: its update is {_type_of(delta)}, and the client was sent"
+            f"local rule {type(rule).__name__}: its weights are {_type_of(final)}, and the client was sent"
             f" {_type_of(sent)}; convert what its step computes with `.to(w.dtype)`"
         )
 

@@ -85,7 +85,7 @@ def _digests_in(path: Path) -> Iterator[str]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="np") as f:
+        with storage_errors(path, "read"), safe_open(path, framework="np") as f:
             yield from _tensors_of(f.metadata() or {}).values()
     except (SafetensorError, *_MISFIT):
         return
