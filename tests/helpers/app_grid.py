@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from tarry.deploy.grid import _to_reply, to_records
-from tarry.deploy.wire import ReplyMessage, Request
+from tarry.deploy.wire import ReplyMessage, Request, SingleLinkGrid
 from tests.helpers.fake_grid import Clock
 
 __all__ = ["AppGrid", "answer"]
@@ -29,7 +29,7 @@ def answer(app: ClientApp, request: Request, context: Context) -> ReplyMessage:
     return _to_reply(reply)
 
 
-class AppGrid:
+class AppGrid(SingleLinkGrid):
     """Nodes 100, 101 ... that run one app; each message takes a second of the clock."""
 
     def __init__(self, app: ClientApp, n: int, run_config: dict[str, Any], clock: Clock | None = None):
@@ -44,32 +44,8 @@ class AppGrid:
     def nodes(self) -> dict[int, str]:
         return dict.fromkeys(self.here, "")
 
-    def run_of(self, node: int) -> str:
-        return self.run
-
-    def has_room(self, node: int) -> bool:
-        return True
-
-    def holds(self, request: str) -> bool:
-        return False
-
-    def delay(self, node: int) -> float:
-        return 0.0
-
-    def stalls(self) -> dict[str, float]:
-        return {}
-
     def wait(self, seconds: float) -> None:
         self.clock.sleep(seconds)
-
-    def requests_sent(self) -> dict[str, int]:
-        return {}
-
-    def links_without_run(self) -> list[int]:
-        return []
-
-    def close(self) -> None:
-        pass
 
     def push(self, requests: Sequence[Request]) -> list[str | None]:
         ids: list[str | None] = []

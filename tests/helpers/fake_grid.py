@@ -19,7 +19,7 @@ from tarry.deploy.client.worker import Worker, prove_identity
 from tarry.deploy.protocol import TarryProtocol
 from tarry.deploy.server.driver import Driver, DriverConfig
 from tarry.deploy.server.open_tickets import max_tickets_per_client
-from tarry.deploy.wire import EncodedArray, ReplyMessage, Request, Unreachable
+from tarry.deploy.wire import EncodedArray, ReplyMessage, Request, SingleLinkGrid, Unreachable
 from tarry.runs.build import BuiltRun, build_run
 
 SMALL = {
@@ -76,7 +76,7 @@ class Node:
 
 
 @dataclass
-class FakeGrid:
+class FakeGrid(SingleLinkGrid):
     """Nodes by their number."""
 
     clock: Clock
@@ -94,32 +94,8 @@ class FakeGrid:
         self._reachable()
         return {n: self.began.get(n, "") for n in self.there}
 
-    def run_of(self, node: int) -> str:
-        return self.run
-
-    def has_room(self, node: int) -> bool:
-        return True
-
-    def holds(self, request: str) -> bool:
-        return False
-
-    def delay(self, node: int) -> float:
-        return 0.0
-
-    def stalls(self) -> dict[str, float]:
-        return {}
-
     def wait(self, seconds: float) -> None:
         self.clock.sleep(seconds)
-
-    def requests_sent(self) -> dict[str, int]:
-        return {}
-
-    def links_without_run(self) -> list[int]:
-        return []
-
-    def close(self) -> None:
-        pass
 
     def push(self, requests: Sequence[Request]) -> list[str | None]:
         self._reachable()

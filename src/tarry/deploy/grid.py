@@ -22,6 +22,7 @@ from .wire import (
     ReplyMessage,
     Request,
     RunEnded,
+    SingleLinkGrid,
     Unreachable,
     encoded_npy,
     merge_records,
@@ -153,7 +154,7 @@ def error_text(code: int) -> str:
     return _ERRORS.get(code, f"error {code}")
 
 
-class FlowerGrid:
+class FlowerGrid(SingleLinkGrid):
     """A grid over Flower's own, in the thread of the driver: for Flower's simulation engine, which has no link.
 
     Its calls wait for Flower. transport.background has the grid of a real federation.
@@ -163,32 +164,8 @@ class FlowerGrid:
         self._grid, self.run = grid, run
         self._keeps_messages = hasattr(grid, "state")  # Flower's simulation engine hands on the messages themselves
 
-    def run_of(self, node: int) -> str:  # noqa: ARG002
-        return self.run
-
-    def has_room(self, node: int) -> bool:  # noqa: ARG002
-        return True
-
-    def holds(self, request: str) -> bool:  # noqa: ARG002
-        return False
-
-    def delay(self, node: int) -> float:  # noqa: ARG002
-        return 0.0
-
-    def stalls(self) -> dict[str, float]:
-        return {}
-
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    def requests_sent(self) -> dict[str, int]:
-        return {}
-
-    def links_without_run(self) -> list[int]:
-        return []
-
-    def close(self) -> None:
-        pass
 
     def nodes(self) -> dict[int, str]:
         with _flower_errors():

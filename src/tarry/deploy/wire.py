@@ -31,6 +31,7 @@ __all__ = [
     "ReplyMessage",
     "Request",
     "RunEnded",
+    "SingleLinkGrid",
     "Unreachable",
     "decode_arrays",
     "encoded_npy",
@@ -160,6 +161,36 @@ class MessageGrid(Protocol):
 def flower_node(node: int) -> int:
     """Return Flower's own number of a node; the bits above it are the index of its link."""
     return node & ((1 << NODE_BITS) - 1)
+
+
+class SingleLinkGrid:
+    """Base of grids over one link that send and fetch in the caller's thread, and so hold nothing themselves."""
+
+    run: str
+
+    def run_of(self, node: int) -> str:  # noqa: ARG002
+        return self.run
+
+    def has_room(self, node: int) -> bool:  # noqa: ARG002
+        return True
+
+    def holds(self, request: str) -> bool:  # noqa: ARG002
+        return False
+
+    def delay(self, node: int) -> float:  # noqa: ARG002
+        return 0.0
+
+    def stalls(self) -> dict[str, float]:
+        return {}
+
+    def requests_sent(self) -> dict[str, int]:
+        return {}
+
+    def links_without_run(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        """Do nothing: the link is not this grid's."""
 
 
 @dataclass(frozen=True)
