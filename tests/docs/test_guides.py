@@ -1,4 +1,4 @@
-"""The tutorial and the guides run: their files, commands and Python, from top to bottom, with the output that they show.
+"""The tutorial and the guides run from top to bottom: their files, commands and Python, with the output that is shown.
 
 ```{code-block} python      a file that the page asks the reader to save under `:name:`
 ```console                  commands after `$ `, each with its output; `...` stands for any text

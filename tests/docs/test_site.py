@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning: every link, every docstring of a public name, every page in a menu."""
+"""The documentation site builds without a warning: every link, every public docstring, every page in a menu."""
 
 from __future__ import annotations
 
