@@ -93,7 +93,10 @@ def step(
         *_wrong("every: give this or --schedule.at, one of the two", (every is None) != (at is None)),
         *_wrong_share("factor", factor),
     ]
-    passed = (lambda t: t // distance) if at is None else (lambda t: sum(t >= place for place in places))
+
+    def passed(t: float) -> float:
+        return t // distance if at is None else sum(t >= place for place in places)
+
     return _schedule(lambda t: factor ** passed(t), by, warmup, start, problems)
 
 
