@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Personalization
+from ..core.schedule import ScheduleInput
 from ..core.server import Server
 from ..core.task import Examples, Task, accuracy
 from ..core.tickets import VisitJob
@@ -112,9 +113,19 @@ def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) ->
 
 
 def personalize(
-    server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnClientDone
+    server: Server,
+    bound: FlatModel,
+    *,
+    work: LocalWork,
+    epochs: int,
+    seed: int,
+    on_progress: OnClientDone,
+    time: float = 0.0,
 ) -> dict[str, Any]:
-    """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
+    """Return every client's own accuracy before and after fine-tuning; the run itself does not change.
+
+    The learning rate is that of a visit that would begin now, at the end of the run.
+    """
     how, task, answer = server.method.personalization, bound.task, server.output_weights
     test = PerClassTest(task)
     known = test.by_class(lambda x: bound.outputs(answer, x))
@@ -127,8 +138,9 @@ def personalize(
         mix, w = test.mix(client), begins(client)
         before.append(sum(share * known[c] for c, share in mix.items()) if mix else None)
         if tuning is not None:
-            job = VisitJob(-1, client, _VISIT, w, version=server.version)
-            trained = train(job, bound, rule=how.tune, work=tuning, seed=seed)
+            now = ScheduleInput(server.version, server.visits[client], time)
+            job = VisitJob(-1, client, _VISIT, w)
+            trained = train(job, bound, rule=how.tune, work=_at_rate(tuning, now), seed=seed)
             w, rejected = (w + trained.delta, rejected) if trained.finite else (w, rejected + 1)
         same = w is answer and how.predict is None
         after.append(before[-1] if same else test.score(_answers(how, w, task.clients[client], bound), mix))
@@ -136,6 +148,13 @@ def personalize(
     scored = sum(a is not None for a in after)
     found = {"before": _over_clients(before), "after": _over_clients(after)}
     return {"epochs": epochs, "clients": scored, "rejected": rejected, **found}
+
+
+def _at_rate(work: LocalWork, now: ScheduleInput) -> LocalWork:
+    """Return the work at the learning rate of a visit that would begin now."""
+    if (optimizer_at := work.optimizer_at) is None:
+        return work
+    return replace(work, optimizer_at=lambda _: optimizer_at(now))
 
 
 def _own_models(server: Server) -> Callable[[int], Tensor]:
