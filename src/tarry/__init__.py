@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .core.parts import Reply as Reply
     from .core.parts import Step as Step
     from .core.parts import stateless as stateless
+    from .core.schedule import ScheduleInput as ScheduleInput
     from .core.task import Task as Task
     from .core.tickets import NextStart as NextStart
     from .core.tickets import Ticket as Ticket
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from .tasks import partitions as partitions
     from .tasks import tasks as tasks
     from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
+    from .training.schedules import schedules as schedules
 
 #: the module that defines each public name
 _MODULES = {
@@ -89,6 +91,7 @@ _MODULES = {
     "Replay": "runs.replay",
     "Reply": "core.parts",
     "Result": "record.result",
+    "ScheduleInput": "core.schedule",
     "ServerView": "core.method",
     "Setting": "config.keywords",
     "SolverFailed": "core.errors",
@@ -114,6 +117,7 @@ _MODULES = {
     "replay": "runs.replay",
     "resume": "runs.run",
     "run": "runs.run",
+    "schedules": "training.schedules",
     "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",

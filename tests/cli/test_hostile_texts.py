@@ -12,7 +12,7 @@ import pytest
 
 import tarry
 from tarry.record.binding import seal
-from tarry.report import score_over_time, markdown, staleness_bars, summarize
+from tarry.report import markdown, score_over_time, staleness_bars, summarize
 from tests.helpers.commands import call_command
 
 EVIL = {

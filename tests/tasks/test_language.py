@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from tarry.core.errors import BadInput
 from tarry.core.task import Shards, Task
-from tarry.tasks import partitions, tasks
 from tarry.metrics.classification import Accuracy
+from tarry.tasks import partitions, tasks
 from tarry.tasks.language import _write, answer_loss, exact_match, last_number
 from tarry.tasks.models.language import tokenizer_of
 from tarry.training.flat_model import build_module

@@ -51,6 +51,10 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "partitions": LazyCommand("catalog:partitions", "List the partitions, with their parameters and papers."),
     "manifolds": LazyCommand("catalog:manifolds", "List the curves along which the global model can move."),
+    "schedules": LazyCommand(
+        "catalog:schedules",
+        "List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too.",
+    ),
     "unlabeled": LazyCommand("catalog:unlabeled", "List the sets of unlabeled inputs, with their parameters."),
     "federation": LazyCommand(
         "federation:federation", "Start, stop and inspect a real federation that Flower carries."

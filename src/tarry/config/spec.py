@@ -25,7 +25,7 @@ from ..core.method import Method
 from ..core.metric import LOSS, Metric
 from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
-from ..core.registry import AtMost, Param
+from ..core.parameter import AtMost, Param
 from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
@@ -100,7 +100,23 @@ class Spec:
     ] = 32
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], "Optimizer of the clients"] = "sgd"
     lr: Annotated[float, "Learning rate of the clients"] = 0.05
-    lr_decay: Annotated[float, "Factor by which the learning rate is multiplied at every server step"] = 1.0
+    lr_decay: Annotated[
+        float, "Factor by which the learning rate is multiplied at every server step: exponential:factor=FACTOR"
+    ] = 1.0
+    lr_schedule: Annotated[
+        Choice | Callable[..., Any] | None,
+        "Change the learning rate of the clients by this schedule: see `tarry schedules` [default: constant]",
+    ] = None
+    server_lr_schedule: Annotated[
+        Choice | Callable[..., Any] | None,
+        "Change the learning rate of the server by this schedule, where the method has one [default: constant]",
+    ] = None
+    clip_norm: Annotated[float | None, "Rescale gradients of the clients that are longer than this [default: none]"] = (
+        None
+    )
+    clip_value: Annotated[
+        float | None, "Limit every entry of the clients' gradients to this size [default: no limit]"
+    ] = None
     momentum: Annotated[float, "Momentum of sgd"] = 0.0
     weight_decay: Annotated[float, "Weight decay of any optimizer"] = 0.0
     failure_rate: Annotated[float, "Probability that a visit is lost"] = 0.0
@@ -217,6 +233,9 @@ class Spec:
             yield f"--device {self.device}: there is no such device here; cpu always is"
         if not 0 < self.lr_decay <= 1:
             yield f"--lr-decay {self.lr_decay}: must be above 0 and at most 1"
+        elif self.lr_decay != 1 and self.lr_schedule is not None:
+            schedule = self.name_of("lr_schedule")
+            yield f"--lr-decay {self.lr_decay} --lr-schedule {schedule}: a decay is a schedule; leave out one"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
         if self.epochs is not None and self.steps is not None:
@@ -261,10 +280,16 @@ class Spec:
         """The share of a GPU that a Ray worker holds."""
         return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
-    def client_optimizer(self, steps: int = 0) -> Optimizer:
-        """The optimizer that the settings name, after so many server steps."""
-        lr = self.lr * self.lr_decay**steps
-        return make_optimizer(self.optimizer, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+    def client_optimizer(self) -> Optimizer:
+        """The optimizer that the settings name, at --lr."""
+        return make_optimizer(
+            self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+            clip_value=self.clip_value,
+        )
 
     def _with_defaults(self) -> Spec:
         spec = self
@@ -306,8 +331,9 @@ class Spec:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Choice):
-                yield f.name, value.name
-                yield from ((f"{f.name}.{name}", item) for name, item in value.params.items())
+                flag = f.name.replace("_", "-")
+                yield flag, value.name
+                yield from ((f"{flag}.{name}", item) for name, item in value.params.items())
             elif isinstance(value, str):
                 yield f.name.replace("_", "-"), value
             elif isinstance(value, tuple):

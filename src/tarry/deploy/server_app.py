@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.metric import Scores
+    from ..core.tickets import Ticket
     from ..runs.build import BuiltRun
+    from ..training.visit import LocalWork
     from .config import DeployConfig
     from .flower_app import StateDict
     from .protocol import Protocol
@@ -298,7 +300,13 @@ def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protoc
         )
     kind = LegacyAppProtocol if setting.options.client == "legacy" else FlowerAppProtocol
     by_name = setting.options.identity == "name"
-    return kind(_state_dict(built), dtype=dtype, lr=built.spec.lr, has_identities=by_name)
+    return kind(_state_dict(built), dtype=dtype, lr=_lr_of(built.work), has_identities=by_name)
+
+
+def _lr_of(work: LocalWork) -> Callable[[Ticket], float]:
+    """Return the learning rate that a ticket tells a client."""
+    at = work.optimizer_at
+    return lambda ticket: (work.optimizer if at is None else at(ticket.schedule_input)).lr
 
 
 def _state_dict(built: BuiltRun) -> StateDict:

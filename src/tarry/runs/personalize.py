@@ -9,7 +9,7 @@
 a_k is what a test set drawn with the client's own mix of classes gives on average: all test examples of its classes
 count, and there is no draw. Classes that the test set lacks are left out of the mix; a client with no other has no
 score. Where targets are not classes, every client is scored on the whole test set. The score is the first metric of the
-task; one that is not a mean over examples, such as F1, has no values by class, and accuracy takes its place. `before` is
+task; one that is not a mean over examples, such as F1, has no values by class: accuracy takes its place. `before` is
 the score of the final weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is rejected: the
 client keeps its start.
 Means and standard deviations are over all clients that have a score, each counting alike (FedSOL, Table 9).
@@ -33,6 +33,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Personalization
 from ..core.metric import ACCURACY, LOSS, Metric
+from ..core.schedule import ScheduleInput
 from ..core.server import Server
 from ..core.task import Examples, Task, has_classes
 from ..core.tickets import VisitJob
@@ -119,9 +120,19 @@ def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) ->
 
 
 def personalize(
-    server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnClientDone
+    server: Server,
+    bound: FlatModel,
+    *,
+    work: LocalWork,
+    epochs: int,
+    seed: int,
+    on_progress: OnClientDone,
+    time: float = 0.0,
 ) -> dict[str, Any]:
-    """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
+    """Return every client's own accuracy before and after fine-tuning; the run itself does not change.
+
+    The learning rate is that of a visit that would begin now, at the end of the run.
+    """
     how, task, answer = server.method.personalization, bound.task, server.output_weights
     test = PerClassTest(task)
     known = test.by_class(lambda x: bound.outputs(answer, x))
@@ -134,8 +145,9 @@ def personalize(
         mix, w = test.mix(client), begins(client)
         before.append(sum(share * known[c] for c, share in mix.items()) if mix else None)
         if tuning is not None:
-            job = VisitJob(-1, client, _VISIT, w, version=server.version)
-            trained = train(job, bound, rule=how.tune, work=tuning, seed=seed)
+            now = ScheduleInput(server.version, server.visits[client], time)
+            job = VisitJob(-1, client, _VISIT, w)
+            trained = train(job, bound, rule=how.tune, work=_at_rate(tuning, now), seed=seed)
             w, rejected = (w + trained.delta, rejected) if trained.finite else (w, rejected + 1)
         same = w is answer and how.predict is None
         after.append(before[-1] if same else test.score(_answers(how, w, task.clients[client], bound), mix))
@@ -144,6 +156,13 @@ def personalize(
     found = {"before": _over_clients(before), "after": _over_clients(after)}
     other = {} if test.metric == ACCURACY else {"metric": test.metric.name}
     return {"epochs": epochs, "clients": scored, "rejected": rejected, **found, **other}
+
+
+def _at_rate(work: LocalWork, now: ScheduleInput) -> LocalWork:
+    """Return the work at the learning rate of a visit that would begin now."""
+    if (optimizer_at := work.optimizer_at) is None:
+        return work
+    return replace(work, optimizer_at=lambda _: optimizer_at(now))
 
 
 def _own_models(server: Server) -> Callable[[int], Tensor]:

@@ -210,7 +210,8 @@ def files_of(spec: Spec) -> dict[str, Path]:
     for group in REGISTRIES:
         choice = getattr(spec, group)
         if isinstance(choice, Choice):
-            texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
+            flag = group.replace("_", "-")
+            texts = {flag: choice.name, **{f"{flag}.{k}": v for k, v in choice.params.items()}}
             named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
             if (
                 group == "task"
@@ -277,9 +278,8 @@ class RunSession:
             executor = self.simulation.executor(self.trials, None if self.folder is None else self._write_choice)
             stack.callback(executor.close)
             if self.folder is not None and self.recorder is not None and self.built.spec.proofs:
-                sample = ProofSample(
-                    self.folder.proofs, self.built.spec.proofs, self.built.spec.seed, self.settings_sha256
-                )
+                spec, timed = self.built.spec, self.built.work.optimizer_at is not None
+                sample = ProofSample(self.folder.proofs, spec.proofs, spec.seed, self.settings_sha256, timed=timed)
                 executor = self.proofs = ProofExecutor(executor, sample)
                 self.recorder.extras = self.proofs.digests
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]

@@ -190,6 +190,7 @@ class Simulation:
             epochs=b.spec.personalize,
             seed=b.spec.seed,
             on_progress=on_progress,
+            time=sim.time,
         )
 
 
