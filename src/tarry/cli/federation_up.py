@@ -222,7 +222,7 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
             out[f"{key}.name"] = choice.name
             out.update({f"{key}.{k}": json.dumps(v) if isinstance(v, list) else v for k, v in choice.params.items()})
         else:
-            out[key] = value
+            out[key] = ",".join(value) if isinstance(value, list | tuple) else value
     return out
 
 

@@ -48,7 +48,7 @@ def _option(setting: FlagSetting) -> inspect.Parameter:
     shown = "off" if setting.default is False else setting.default
     text = setting.help.replace(" [default: ", "  [default: ") + ("" if shown is None else f"  [default: {shown}]")
     if setting.types == ("bool",):
-        switch = typer.Option(f"{flag}/--no-{setting.name}", help=text, show_default=False)
+        switch = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
         kind: Any = Annotated[bool | None, switch]
     else:
         metavar = _METAVARS.get(setting.name, "NAME" if setting.is_component else " | ".join(setting.types))

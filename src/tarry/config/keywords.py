@@ -80,6 +80,7 @@ class SharedSettings(TypedDict, total=False):
     quarantine: float
     loss_multiple: float
     personalize: int | None
+    client_metrics: bool
     diagnose: bool
     cache_limit: float
     checkpoint_every: float

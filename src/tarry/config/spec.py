@@ -174,6 +174,11 @@ class Spec:
         "Fine-tune the final model on every client for so many epochs, and score it on the client's own classes "
         "[default: no fine-tuning]",
     ] = None
+    client_metrics: Annotated[
+        bool,
+        "Score the global model on every client's own mix of classes at each evaluation: mean, worst decile, standard "
+        "deviation and Jain's index over clients",
+    ] = False
     diagnose: Annotated[
         bool, "Record how far updates agree with each other, and what the method reports about itself"
     ] = False

@@ -322,4 +322,5 @@ def _evaluator(setting: DeployConfig, built: BuiltRun) -> Callable[[Tensor], Sco
     o = setting.options
     if o.evaluate is None:
         return built.take_evaluator()
-    return evaluator(o.evaluate, _state_dict(built), legacy=o.client == "legacy")
+    names = [m.name for m in built.metrics if m.name not in ("accuracy", "loss")]
+    return evaluator(o.evaluate, _state_dict(built), legacy=o.client == "legacy", names=names)

@@ -25,7 +25,7 @@ from ..core.compose import PARTS, compose
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits
-from ..core.metric import Scores
+from ..core.metric import Metric, Scores
 from ..core.schedule import Schedule
 from ..core.server import Server
 from ..core.task import Task
@@ -47,6 +47,7 @@ from .build_task import (
     dtype_of,
     limit_of,
 )
+from .client_statistics import client_metrics, with_client_scores
 from .learning_rates import client_schedule, optimizer_by, with_server_schedule
 from .personalize import check as check_personalisation
 from .task_metrics import check_metrics, metrics_in, with_metrics
@@ -136,18 +137,28 @@ class BuiltRun:
 
     def take_evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
-        test = self.task.test
-        if test is None:
+        task = self._scored_task()
+        if task.test is None:
             return None
-        return partial(LentWeights(self.module, self.layout, self.task, self.work.optimizer).evaluate, examples=test)
+        return partial(LentWeights(self.module, self.layout, task, self.work.optimizer).evaluate, examples=task.test)
 
     def evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The metrics on the test set; None where the task has none."""
-        test = self.task.test
-        if test is None:
+        task = self._scored_task()
+        if task.test is None:
             return None
-        bound = self.bound()
-        return lambda weights: bound.evaluate(weights, test)
+        bound = replace(self, task=task).bound()
+        return partial(bound.evaluate, examples=task.test)
+
+    def _scored_task(self) -> Task:
+        """The task as it is evaluated: with --client-metrics, its metrics are also those of clients."""
+        return with_client_scores(self.task) if self.spec.client_metrics else self.task
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What an evaluation measures, the score first, without what computes it."""
+        of_clients = client_metrics(self.task) if self.spec.client_metrics else ()
+        return tuple(m.description for m in (*metrics_in(self.task), *of_clients))
 
 
 def root_mean_square(numbers: Tensor) -> float:
@@ -187,7 +198,7 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
     notices += (*_unscored_notice(spec, method), *replaced, *getattr(delay, "notices", ()))
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices, schedule)
-    if named_metrics and (evaluate := built.evaluator()) is not None:
+    if (named_metrics or spec.client_metrics) and (evaluate := built.evaluator()) is not None:
         check_metrics(evaluate, built.first_weights())
     if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):

@@ -21,7 +21,7 @@ from ..version import __version__
 from .build import BuiltRun
 from .build_task import build_task, dtype_of
 from .stored_spec import errors_of_stored_settings
-from .task_metrics import majority_accuracy, metrics_in
+from .task_metrics import majority_accuracy
 
 __all__ = ["Counters", "FolderModel", "SpecModel", "make_result"]
 
@@ -85,7 +85,6 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
     """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, out ..."""
     server, spec = counters.server, built.spec
     last = counters.curve[-1] if counters.curve else None
-    metrics = tuple(m.description for m in metrics_in(built.task))
     return Result(
         method=built.method.name,
         label=spec.label,
@@ -108,7 +107,7 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         version=__version__,
         majority_accuracy=majority_accuracy(built.task),
         target=spec.target,
-        metrics=() if metrics in ((ACCURACY,), (LOSS,)) else metrics,
+        metrics=() if built.metrics in ((ACCURACY,), (LOSS,)) else built.metrics,
         weights=server.output_weights,
         layout=built.layout,
         builder=SpecModel(spec),
