@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.registry import Entry, Registry
     from ..tasks.data.sets import DataSet
 
-__all__ = ["delays", "manifolds", "methods", "models", "partitions", "schedules", "tasks", "unlabeled"]
+__all__ = ["delays", "manifolds", "methods", "metrics", "models", "partitions", "schedules", "tasks", "unlabeled"]
 
 Name = Annotated[str | None, typer.Argument(help="Show this one in full", show_default="list all")]
 
@@ -47,6 +47,18 @@ def models(name: Name = None) -> None:
     if name is None:
         print_parts(
             "and for texts any model of transformers in a folder or on the hub, by --task.model: see docs/text.md"
+        )
+
+
+def metrics(name: Name = None) -> None:
+    """List the metrics, with their parameters."""
+    from ..metrics import metrics as registry
+
+    _print_entries(registry, name)
+    if name is None:
+        print_parts(
+            "and those of torchmetrics, as --metric torchmetrics:F1Score:task=multiclass,num_classes=10, and your own,"
+            " as --metric FILE.py:FUNCTION: see docs/metrics.md"
         )
 
 

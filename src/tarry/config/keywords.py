@@ -16,6 +16,7 @@ from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
 from ..core.schedule import Schedule
+from ..metrics import MetricChoice
 from . import spec
 from .components import Choice
 
@@ -46,6 +47,7 @@ class SharedSettings(TypedDict, total=False):
     updates: int | None
     rounds: int | None
     target: float | None
+    metric: MetricChoice | Sequence[MetricChoice] | None
     eval_every: float | None
     epochs: int | None
     steps: int | None
