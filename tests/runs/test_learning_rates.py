@@ -127,7 +127,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize(
-    ("method", "schedule"), zip(["fedogd:privacy=true", "orthofl", "scaffold"], SCHEDULES, strict=True)
+    ("method", "schedule"), list(zip(["fedogd:privacy=true", "orthofl", "scaffold"], SCHEDULES, strict=True))
 )
 def test_processes_lookahead_and_clipping_change_no_bit(method, schedule):
     given: dict[str, Any] = {"updates": 10, "clients": 3, "seed": 3, "clip_norm": 0.5, "lr_schedule": schedule}
