@@ -67,6 +67,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/cache.py --updates 400
 	$(BIN)/python benchmarks/long_run.py
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/local_rules.py
 	$(BIN)/python benchmarks/ray_scale.py
 	$(BIN)/python benchmarks/federation.py
