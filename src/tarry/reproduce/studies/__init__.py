@@ -27,6 +27,7 @@ STUDIES = {
         "latency",
         "local_effects",
         "manifold_quality",
+        "one_step",
         "toy",
         "two_clients",
     )
