@@ -20,6 +20,7 @@ STUDIES = {
         "calibration",
         "client_curves",
         "control_corrections",
+        "delay_histograms",
         "endpoint_corrections",
         "generation",
         "hessian",
