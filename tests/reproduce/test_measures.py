@@ -98,6 +98,7 @@ def test_time_is_until_95_per_cent_of_the_lowest_over_the_baselines(table: Table
     runs = {"fedavg": {0: entry([0.1, 0.3, 0.5, 0.77, 0.8])}, "orthofl": {0: entry([0.1, 0.8, 0.9, 0.9, 0.9])}}
     # target 0.95 · 80 = 76: at 30 s and at 10 s
     assert by_seed(e, "time", runs) == {"fedavg": {0: 1.0}, "orthofl": {0: pytest.approx(1 / 3)}}
+    assert by_seed(e, "speedup", runs) == {"fedavg": {0: 1.0}, "orthofl": {0: pytest.approx(3.0)}}
     assert by_seed(e, "time_to", runs)["fedavg"] == {0: 30}
     assert by_seed(e, "updates_to", runs)["orthofl"] == {0: 10}
     assert by_seed(e, "bytes_to", runs)["orthofl"] == {0: pytest.approx(1.0)}  # a quarter of 4 MB

@@ -98,6 +98,8 @@ class Claim:
     slack: float = 0.0
     value: float | None = None
     beyond: str | None = None  # a measure: the margin by which the claim must hold
+    relative: bool = False  # `by` is per cent of the other side
+    mean: bool = False  # means over the columns are compared
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from .measures import MEASURES
 
 __all__ = ["CHECKS", "read"]
 
-CHECKS = ("best", "above", "below", "near", "rises", "falls")
+CHECKS = ("best", "above", "below", "near", "rises", "falls", "lead")
 _NAME = re.compile(r"[A-Za-z0-9._+-]+")
 _TEXTS = ("title", "where", "words", "baseline", "test", "study", "uses")
 _TABLES = ("settings", "rows", "columns", "cells", "paper", "target", "measure", "gpu_hours", "study_options")
@@ -47,7 +47,7 @@ _FIGURE = {
 }
 _CLAIM = (
     *("say", "check", "measure", "row", "rows", "than", "column", "columns", "along"),
-    *("by", "slack", "value", "beyond"),
+    *("by", "slack", "value", "beyond", "relative", "mean"),
 )
 _MEASURE = {"title": str, "unit": str, "digits": int, "better": str}
 _MOST_POINTS = 400
@@ -355,7 +355,7 @@ class _Reader:
             return None
         self._known(f"{where}.", table, _CLAIM)
         check, measure = table["check"], str(table.get("measure", measures[0]))
-        self._one_of(f"{where}.measure", measure, measures)
+        self._one_of(f"{where}.measure", measure, measures if self.raw.get("study") else [*measures, *MEASURES])
         rows = self._names(f"{where}.rows", table, "row", sides and sides[0])
         columns = self._names(f"{where}.columns", table, "column", sides and sides[1])
         than = self._names(f"{where}.than", {"rows": table.get("than", [])}, "row", sides and sides[0])
@@ -364,13 +364,16 @@ class _Reader:
         value = numbers.get("value")
         if not rows:
             self.problems.append(f"{where}: say which row (row, rows) it is about")
-        if check in ("above", "below", "near") and not than and value is None:
+        if check in ("above", "below", "near", "lead") and not than and value is None:
             self.problems.append(f"{where}: {check} wants `than` (rows) or `value`")
         by, slack = numbers.get("by") or 0.0, numbers.get("slack") or 0.0
         beyond = self._one_of(f"{where}.beyond", str(table["beyond"]), measures) if "beyond" in table else None
         if beyond is not None and (value is None or check == "near"):
             self.problems.append(f"{where}: beyond wants above or below, and `value`")
-        return Claim(table["say"], check, measure, rows, than, columns, along, by, slack, value, beyond)
+        relative, mean = table.get("relative") is True, table.get("mean") is True
+        if mean and check not in ("above", "below"):
+            self.problems.append(f"{where}: mean wants above or below")
+        return Claim(table["say"], check, measure, rows, than, columns, along, by, slack, value, beyond, relative, mean)
 
     def _names(self, where: str, table: Mapping[str, Any], key: str, known: Collection[str] | None) -> tuple[str, ...]:
         given = table.get(key, table.get(f"{key}s", []))
