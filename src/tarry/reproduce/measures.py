@@ -214,12 +214,16 @@ def _short(x: float, digits: int) -> float:
 
 
 def by_seed(
-    experiment: Experiment, name: str, column: Mapping[str, Mapping[int, StoredRun]], size: str = "full"
+    experiment: Experiment,
+    name: str,
+    column: Mapping[str, Mapping[int, StoredRun]],
+    size: str = "full",
+    column_name: str = "",
 ) -> dict[str, dict[int, float | None]]:
     """Return row → seed → the measure, None where it has no value (a target that was not reached)."""
     if name not in TO_TARGET:
         return {row: {seed: e.numbers.get(name) for seed, e in runs.items()} for row, runs in column.items()}
-    target = experiment.target_at(size)
+    target = experiment.target_at(size, column_name)
     of_each = [runs.keys() for runs in column.values()]
     relative = name in ("time", "speedup") or (target.accuracy is None and target.loss is None)
     seeds = sorted(set[int]().union(*of_each) if not relative else set[int](of_each[0]).intersection(*of_each))

@@ -6,7 +6,7 @@ measures                measures of a cell, the main one first (see `measures`; 
 seeds, points           number of seeds; number of points that are stored of a curve
 baseline, hero, test    the row that times are relative to; the rows tested against all others
 figure                  "curves", "bars", "sweep", or a table with the fields of `experiment.Figure`
-[target]                target of `time`: share, accuracy, loss, row; also [target.quick], [target.reduced]
+[target]                target of `time`: share, accuracy (one, or a table by column), loss, row; also [target.quick], [target.reduced]
 [settings]              settings of all runs, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
 [cells.R.C]             the same for one cell; skip = true if the paper has none
@@ -107,9 +107,9 @@ class _Reader:
             test=self._one_of("test", self._text("test"), ("wilcoxon",)) or None,
             heroes=self._heroes(rows),
             figure=self._figure(measures),
-            target=self._target("target", self.raw.get("target", {}), rows),
+            target=self._target("target", self.raw.get("target", {}), rows, columns),
             targets={
-                size: self._target(f"target.{size}", table, rows)
+                size: self._target(f"target.{size}", table, rows, columns)
                 for size in _SIZES
                 if isinstance(table := self.raw.get("target", {}).get(size), dict)
             },
@@ -292,15 +292,26 @@ class _Reader:
         texts = {k: str(table[k]) for k in ("over", "of", "along", "x") if k in table}
         return Figure(str(table["kind"]), **texts, measure=measure, log=table.get("log") is True)
 
-    def _target(self, where: str, table: Mapping[str, Any], rows: Mapping[str, Axis]) -> Target:
+    def _target(
+        self, where: str, table: Mapping[str, Any], rows: Mapping[str, Axis], columns: Mapping[str, Axis]
+    ) -> Target:
         sizes = _SIZES if where == "target" else ()
         self._known(f"{where}.", table, ("share", "accuracy", "loss", "row", *sizes))
+        by_column = table["accuracy"] if isinstance(table.get("accuracy"), dict) else {}
+        for column in by_column:
+            self._exists(f"{where}.accuracy.{column}", column, columns)
+        by_column = {c: self._number(f"{where}.accuracy.{c}", x) or 0.0 for c, x in by_column.items()}
+        table = {k: v for k, v in table.items() if not (k == "accuracy" and by_column)}
         numbers = {k: self._number(f"{where}.{k}", table[k]) for k in ("share", "accuracy", "loss") if k in table}
         row = table.get("row")
         if row is not None:
             self._exists(f"{where}.row", row, rows)
         return Target(
-            share=numbers.get("share") or 0.95, accuracy=numbers.get("accuracy"), loss=numbers.get("loss"), row=row
+            share=numbers.get("share") or 0.95,
+            accuracy=numbers.get("accuracy"),
+            loss=numbers.get("loss"),
+            row=row,
+            by_column=by_column,
         )
 
     def _gpu_hours(self, columns: Collection[str], any_name: bool) -> dict[str, float]:
