@@ -29,6 +29,7 @@ _NAMED: list[Choice] = [
     {"name": "orthofl", "projection": "none"},
     {"name": "orthofl", "placement": "client"},
     {"name": "orthofl", "placement": "hybrid"},
+    {"name": "orthofl", "placement": "hybrid", "capable": "speed"},
     {"name": "orthofl", "ablation": "no-calibration"},
     {"name": "orthofl", "ablation": "no-average"},
     {"name": "orthofl", "ablation": "pairwise"},
