@@ -18,6 +18,7 @@ STUDIES = {
     for name in (
         "adaptive_strength",
         "calibration",
+        "calibration_share",
         "client_curves",
         "control_corrections",
         "delay_histograms",
