@@ -50,6 +50,7 @@ _NAMED: list[Choice] = [
     {"name": "orthodyn", "statistic": "progress", "middle": 0.2},
     {"name": "asynccurve", "optimizer": "asam", "proximal": "l2", "swa": 0.2, "cycle": 2, "periodic": 4},
     {"name": "asynccurve", "optimizer": "sgd", "lr": 0.05, "curve": "line", "correction": "orthopos"},
+    {"name": "asynccurve", "participation": "since-last", "beta1": 0.5},
     {"name": "ca2fl", "buffer": 3},
     {"name": "mifa", "no_wait": True},
     {"name": "mifa", "epoch": 1.5},

@@ -28,6 +28,7 @@ STUDIES = {
         "landscape",
         "latency",
         "local_effects",
+        "manifold_assumptions",
         "manifold_quality",
         "one_step",
         "toy",
