@@ -46,6 +46,7 @@ _NAMED: list[Choice] = [
     {"name": "fedsol", "proximal": "ntd", "rho": 0.5},
     {"name": "fedsol", "proximal": "moon", "part": "all", "adaptive": False, "rho": 0.1},
     {"name": "fedecho", "buffer": 2, "lr": 0.01, "q": 3, "batch": 20},
+    {"name": "fedecho", "buffer": 2, "lr": 0.01, "q": 3, "batch": 20, "moments": "keep"},
     {"name": "orthodyn", "statistic": "ratio", "switch": 0.1},
     {"name": "orthodyn", "statistic": "progress", "middle": 0.2},
     {"name": "asynccurve", "optimizer": "asam", "proximal": "l2", "swa": 0.2, "cycle": 2, "periodic": 4},
