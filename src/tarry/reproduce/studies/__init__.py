@@ -22,6 +22,7 @@ STUDIES = {
         "client_curves",
         "control_corrections",
         "delay_histograms",
+        "distillation_cost",
         "endpoint_corrections",
         "generation",
         "hessian",
