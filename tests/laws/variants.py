@@ -35,6 +35,7 @@ _NAMED: list[Choice] = [
     {"name": "orthofl", "ablation": "pairwise"},
     {"name": "orthofl", "state": "reference"},
     {"name": "fedogd", "projection": "always"},
+    {"name": "fedogd", "projection": "basis", "stored": 2},
     {"name": "fedogd", "cache": False},
     {"name": "fedogd", "groups": "announced", "weighting": "clients"},
     {"name": "fedogd", "privacy": True},

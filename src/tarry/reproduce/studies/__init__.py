@@ -32,6 +32,7 @@ STUDIES = {
         "manifold_assumptions",
         "manifold_quality",
         "one_step",
+        "projected_component",
         "toy",
         "two_clients",
     )
