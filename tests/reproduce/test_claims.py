@@ -183,6 +183,22 @@ def test_the_lead_is_largest_in_the_first_column_or_pair_of_rows(table: Table) -
     assert verdict(e, replace(claim, columns=("c", "a")), numbers).holds is None  # the first column was not run
 
 
+def test_the_range_over_columns_is_compared(table: Table) -> None:
+    e = table()
+    numbers = without_spread({"fedavg": {"a": 80.0, "b": 90.0}, "orthofl": {"a": 88.0, "b": 85.0}, "other": {"a": 1.0}})
+    claim = Claim("x", "steadier", "accuracy", ("orthofl",), ("fedavg",))
+    assert verdict(e, claim, numbers).holds is True  # 3 against 10
+    lost = verdict(e, replace(claim, rows=("fedavg",), than=("orthofl",)), numbers)
+    assert lost.holds is False
+    assert "range over A and B: FedAvg 10.0, OrthoFL 3.0" in lost.words
+    assert verdict(e, replace(claim, than=("other",)), numbers).holds is None  # it has one column
+    noisy: dict[str, dict[str, Seeds]] = {
+        "fedavg": {"a": {0: 80.0, 1: 88.0}, "b": {0: 85.0, 1: 93.0}},
+        "orthofl": {"a": {0: 80.0, 1: 88.0}, "b": {0: 84.0, 1: 92.0}},
+    }
+    assert verdict(e, claim, noisy).is_settled is False
+
+
 def test_a_number_that_older_runs_did_not_store_is_not_judged(table: Table) -> None:
     numbers: dict[str, dict[str, Seeds]] = {"fedavg": {"a": {0: None}}, "orthofl": {"a": {0: 5.0}}}
     about = Claim("x", "below", "accuracy", ("orthofl",), ("fedavg",), ("a",))

@@ -9,6 +9,8 @@
     lead             the lead of the rows over `than` (means of both; of times, the ratio) is larger in the first column
                      than in each other; with along = "rows" rows and `than` are pairs, and the first pair leads most
 
+    steadier         the range over the columns is smaller than that of each of `than`
+
 With `relative`, `by` is per cent of the other side. With `mean`, above and below compare means over the columns that
 both sides have. A claim may be about a measure that the experiment does not show in a table.
 
@@ -125,6 +127,9 @@ def _comparisons(claim: Claim, found: Findings, grid: TableGrid, columns: Sequen
         return
     if claim.check == "lead":
         yield from _leads(claim, found, grid, columns)
+        return
+    if claim.check == "steadier":
+        yield from _ranges(claim, found, grid, columns)
         return
     if claim.mean:
         yield from _means(claim, found, grid, columns)
@@ -269,6 +274,24 @@ def _compare_leads(
         first, most, first_spread = leads[0]
         words = f"{first}: ahead by {grid.measure.text(most)}, {title} by {grid.measure.text(lead)}"
         yield _ClaimSides(most > lead, words, abs(most - lead) < hypot(first_spread, spread))
+
+
+def _ranges(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:
+    """Yield a comparison of the ranges of two rows, over the columns that both have, two at least."""
+    for row in claim.rows:
+        for other in _others(claim, found):
+            both = [c for c in columns if all(grid.mean(r, c) is not None for r in (row, other))]
+            if len(both) < 2:
+                continue
+            ranges, spreads = [], list[float]()
+            for r in (row, other):
+                at = sorted(both, key=lambda c, r=r: _mean_of(grid, (r,), c))  # type: ignore[misc]
+                ranges.append(_mean_of(grid, (r,), at[-1]) - _mean_of(grid, (r,), at[0]))
+                spreads += [_spread(found, grid, r, c) for c in (at[0], at[-1])]
+            texts = [f"{found.rows.get(r, r)} {grid.measure.text(x)}" for r, x in zip((row, other), ranges, strict=True)]
+            words = f"range over {_list([found.columns.get(c, c) for c in both])}: {texts[0]}, {texts[1]}"
+            close = abs(ranges[1] - ranges[0]) < hypot(*spreads)
+            yield _ClaimSides(ranges[0] < ranges[1], words, close)
 
 
 def _mean_of(grid: TableGrid, rows: Sequence[str], column: str) -> float:

@@ -32,7 +32,7 @@ from .measures import MEASURES
 
 __all__ = ["CHECKS", "read"]
 
-CHECKS = ("best", "above", "below", "near", "rises", "falls", "lead")
+CHECKS = ("best", "above", "below", "near", "rises", "falls", "lead", "steadier")
 _NAME = re.compile(r"[A-Za-z0-9._+-]+")
 _TEXTS = ("title", "where", "words", "baseline", "test", "study", "uses")
 _TABLES = ("settings", "rows", "columns", "cells", "paper", "target", "measure", "gpu_hours", "study_options")
@@ -375,7 +375,7 @@ class _Reader:
         value = numbers.get("value")
         if not rows:
             self.problems.append(f"{where}: say which row (row, rows) it is about")
-        if check in ("above", "below", "near", "lead") and not than and value is None:
+        if check in ("above", "below", "near", "lead", "steadier") and not than and value is None:
             self.problems.append(f"{where}: {check} wants `than` (rows) or `value`")
         by, slack = numbers.get("by") or 0.0, numbers.get("slack") or 0.0
         beyond = self._one_of(f"{where}.beyond", str(table["beyond"]), measures) if "beyond" in table else None

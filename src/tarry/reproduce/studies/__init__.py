@@ -24,6 +24,7 @@ STUDIES = {
         "delay_histograms",
         "distillation_cost",
         "endpoint_corrections",
+        "flops",
         "generation",
         "hessian",
         "landscape",
