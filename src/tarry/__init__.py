@@ -64,6 +64,11 @@ if TYPE_CHECKING:
     from .tasks import partitions as partitions
     from .tasks import tasks as tasks
     from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
+    from .trackers import trackers as trackers
+    from .trackers.tracker import TrackedGroup as TrackedGroup
+    from .trackers.tracker import TrackedPoint as TrackedPoint
+    from .trackers.tracker import TrackedRun as TrackedRun
+    from .trackers.tracker import Tracker as Tracker
 
 #: the module that defines each public name
 _MODULES = {
@@ -96,6 +101,10 @@ _MODULES = {
     "Task": "core.task",
     "Ticket": "core.tickets",
     "TicketExtras": "core.tickets",
+    "TrackedGroup": "trackers.tracker",
+    "TrackedPoint": "trackers.tracker",
+    "TrackedRun": "trackers.tracker",
+    "Tracker": "trackers.tracker",
     "Update": "core.tickets",
     "Verification": "runs.verify",
     "VisitInput": "core.local_rule",
@@ -113,6 +122,7 @@ _MODULES = {
     "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",
+    "trackers": "trackers",
     "unlabeled_sets": "tasks.unlabeled",
     "verify": "runs.verify",
 }
@@ -122,8 +132,9 @@ __all__ = list(_MODULES)
 class _LazyPackage(ModuleType):
     """The package itself: public names and subpackages are imported on first access (PEP 562, as a class).
 
-    The registries `delays`, `methods` and `tasks` share their names with subpackages. The import system assigns a
-    subpackage to its parent; `__setattr__` drops that assignment, so that the public name is always the registry.
+    The registries `delays`, `methods`, `tasks` and `trackers` share their names with subpackages. The import system
+    assigns a subpackage to its parent; `__setattr__` drops that assignment, so that the public name is always the
+    registry.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
+from ..trackers import Tracker
 from . import spec
 from .components import Choice
 
@@ -77,6 +78,7 @@ class SharedSettings(TypedDict, total=False):
     cache_limit: float
     checkpoint_every: float
     proofs: int
+    track: Named | Tracker | Sequence[Named | Tracker] | None
 
 
 class Settings(SharedSettings, total=False):

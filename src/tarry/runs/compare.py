@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -53,12 +54,13 @@ from ..report.tables import (
     table_html,
     to_json,
 )
-from .parallel import Jobs, ShowProgress, run_in_processes
+from .parallel import Jobs, RunOne, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
 from .progress_bars import comparison_bar
 from .result import SpecModel
 from .run import EXECUTION_SETTINGS, Progress, changed_files, files_of, resume_folder, run_spec
 from .simulation import build_simulation
+from .tracking import ComparisonTracking, GroupRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -290,18 +292,22 @@ def compare_specs(
     found = _describe_reuse(jobs, out)
     if out is not None and command is not None:
         _write_command(out, command)
+    tracking = None if specs[0].track is None else ComparisonTracking(specs[0], out)
+    one = _one if tracking is None else partial(_one, group=tracking.record)
     if specs[0].executor == "ray":
-        results = _on_ray(jobs, workers, show)
+        results = _on_ray(jobs, workers, show, one)
     elif workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
         trials = TrialCache()
-        results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
+        results = [one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     else:
         at_once, timeout = min(workers, len(jobs)), specs[0].worker_timeout
-        results = run_in_processes(jobs, one=_one, workers=at_once, show=show, timeout=timeout)
+        results = run_in_processes(jobs, one=one, workers=at_once, show=show, timeout=timeout)
     results = [replace(result, builder=SpecModel(spec)) for spec, result in zip(specs, results, strict=True)]
     summary = summarize(results)
     if out is not None:
         write_atomic(out / "compare.json", to_json(summary).encode())
+    if tracking is not None:
+        tracking.end(results, summary)
     return Comparison(tuple(results), summary, out, reused=found)
 
 
@@ -378,19 +384,23 @@ def _format(value: Any) -> str:
 
 
 def _one(
-    spec: Spec, folder: Path | None, progress: Callable[[Progress], None], trials: TrialCache | None = None
+    spec: Spec,
+    folder: Path | None,
+    progress: Callable[[Progress], None],
+    trials: TrialCache | None = None,
+    group: GroupRecord | None = None,
 ) -> Result:
     if folder is None or not RunFolder(folder).spec.is_file():
-        return run_spec(spec, out=folder, progress=progress, trials=trials)
-    objects = {name: getattr(spec, name) for name in spec.objects()}
-    result = resume_folder(folder, progress=progress, trials=trials, **objects)
+        return run_spec(spec, out=folder, progress=progress, trials=trials, group=group)
+    objects = {name: getattr(spec, name) for name in (*spec.objects(), "track")}
+    result = resume_folder(folder, progress=progress, trials=trials, group=group, **objects)
     result = replace(result, target=spec.target)  # an earlier version stored none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
     return result
 
 
-def _on_ray(jobs: Jobs, workers: int, show: ShowProgress) -> list[Result]:
+def _on_ray(jobs: Jobs, workers: int, show: ShowProgress, one: RunOne) -> list[Result]:
     """Each run is one task of the cluster and trains its clients in its own process."""
     first = jobs[0][0]
     alone = [(replace(s, executor=None, workers=1, address=None, gpus=None), folder) for s, folder in jobs]
-    return run_on_ray(alone, one=_one, workers=workers, show=show, address=first.address, gpus=first.gpu_share)
+    return run_on_ray(alone, one=one, workers=workers, show=show, address=first.address, gpus=first.gpu_share)
