@@ -36,9 +36,7 @@ class Recording(tarry.Tracker):
     def begin_group(self, group: tarry.TrackedGroup) -> None:
         self.groups.append(("begin", group))
 
-    def end_group(
-        self, group: tarry.TrackedGroup, results: Sequence[tarry.Result], files: Sequence[Path]
-    ) -> None:
+    def end_group(self, group: tarry.TrackedGroup, results: Sequence[tarry.Result], files: Sequence[Path]) -> None:
         self.groups.append(("end", [file.read_text() for file in files]))
 
 

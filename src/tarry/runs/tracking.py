@@ -22,7 +22,7 @@ from ..core.errors import first_line
 from ..core.events import Event
 from ..record import shapes
 from ..record.result import Result
-from ..record.storage import TEXT_LIMIT, write_atomic
+from ..record.storage import TEXT_LIMIT, make_folder, write_atomic
 from ..report.page import write_page
 from ..report.tables import Summary, markdown, to_json
 from ..trackers.numbers import Measured, Measurements
@@ -87,6 +87,7 @@ class _Memories:
 
     def write(self) -> None:
         if self.path is not None:
+            make_folder(self.path.parent)
             record = {"began": self.began, "memories": self.by_tracker}
             write_atomic(self.path, (json.dumps(record, indent=1) + "\n").encode())
 

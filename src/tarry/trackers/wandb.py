@@ -28,6 +28,10 @@ _ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false"}
 #: what the user sets to send runs to the service; without them runs are recorded offline
 _ONLINE = ("WANDB_MODE", "WANDB_API_KEY")
 
+#: the address of W&B's process. Other processes begin one of their own: a shared one would keep the run of a process
+#: that was killed, and not let it resume
+_SERVICE = "WANDB_SERVICE"
+
 
 class Wandb(Tracker):
     """Writer of one run of W&B at a time."""
@@ -57,6 +61,7 @@ class Wandb(Tracker):
         settings = self._wandb.Settings(
             console="off", disable_git=True, disable_code=True, silent=True, x_disable_stats=True
         )
+        shares_service = _SERVICE in os.environ
         self._run = self._wandb.init(
             project=self._project or os.environ.get("WANDB_PROJECT") or "tarry",
             entity=self._entity,
@@ -67,6 +72,8 @@ class Wandb(Tracker):
             settings=settings,
             **about,
         )
+        if not shares_service:
+            os.environ.pop(_SERVICE, None)
         if self._run.offline:
             memory["offline"] = str(Path(self._run.dir).resolve().parent)
 
