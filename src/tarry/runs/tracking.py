@@ -125,7 +125,8 @@ class GroupRecord:
 class Tracking:
     """Listener that gives the numbers of one run to its trackers.
 
-    `layers` are the names of what methods report in lists. `wall` returns the seconds that the run has taken so far.
+    `layers` are the names of what methods report in lists. `wall` returns the seconds that the run has taken so far;
+    None: its clock counts them.
     """
 
     def __init__(
@@ -135,18 +136,19 @@ class Tracking:
         *,
         task: str,
         folder: Path | None,
-        group: GroupRecord | None,
         layers: Sequence[str],
-        wall: Callable[[], float],
+        group: GroupRecord | None = None,
+        wall: Callable[[], float] | None = None,
     ):
         self._spec, self._task, self._folder, self._group = spec, task, folder, group
-        self._trackers, self._layers, self._wall = _Guarded(trackers, f"{spec.label}, seed {spec.seed}"), layers, wall
+        self._trackers = _Guarded(trackers, f"{spec.label}, seed {spec.seed}")
+        self._layers, self._wall = layers, wall
         self._measurements: Measurements | None = None
         self._ended = False
 
     def begin(self, engine: Measured, saved: Mapping[str, Any] | None, *, resumed: bool) -> None:
         """Begin to track a run, or go on after the points in a checkpoint's record."""
-        self._measurements = Measurements(engine, self._layers)
+        self._measurements = Measurements(engine, self._wall, self._layers)
         if resumed:
             self._measurements.load(saved)
         memories, points = _Memories.of(self._folder), tuple(self._measurements.points)
@@ -168,7 +170,7 @@ class Tracking:
 
     def __call__(self, event: Event) -> None:
         assert self._measurements is not None
-        point = self._measurements.observe(event, self._wall)
+        point = self._measurements.observe(event)
         if point is not None:
             self._trackers.each(lambda _, tracker: tracker.log(point))
 

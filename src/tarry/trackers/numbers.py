@@ -33,21 +33,21 @@ class Measured(Protocol):
 class Measurements:
     """The points of a run. What arrivals report is averaged from one evaluation to the next.
 
-    `names` are those of the numbers in a list that a method reports, such as the layers.
+    `wall` returns the seconds that the run has taken; None: event times are such seconds. `names` are those of the
+    numbers in a list that a method reports: the layers.
     """
 
-    def __init__(self, engine: Measured, names: Sequence[str] = ()):
-        self._engine, self._names = engine, names
+    def __init__(self, engine: Measured, wall: Callable[[], float] | None, names: Sequence[str] = ()):
+        self._engine, self._wall, self._names = engine, wall, names
         self.points: list[TrackedPoint] = []
         self._sums: dict[str, list[float]] = {}  # name -> [count, sum]
         self._largest = -1  # staleness
 
-    def observe(self, event: Event, wall_s: Callable[[], float]) -> TrackedPoint | None:
+    def observe(self, event: Event) -> TrackedPoint | None:
         """Count an event; return the point that an evaluation of the global model gives."""
         if event.kind == "evaluate" and event.client < 0:
-            point = TrackedPoint(event.time, event.updates, {**self._values(event), "wall_s": wall_s()})
-            self.points.append(point)
-            return point
+            self.points.append(TrackedPoint(event.time, event.updates, self._values(event)))
+            return self.points[-1]
         if event.kind == "arrival":
             self._add("staleness_mean", event.staleness)
             self._largest = max(self._largest, event.staleness)
@@ -69,6 +69,7 @@ class Measurements:
             "rejected": e.rejected,
             "bytes_up": e.bytes_up,
             "bytes_down": e.bytes_down,
+            "wall_s": event.time if self._wall is None else self._wall(),
         }
         given = {name: value for name, value in scores.items() if value is not None}
         return {**given, **means, **largest, **{name: float(count) for name, count in counts.items()}}
