@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ..config.keywords import Named, SharedSettings, lists_keywords
 from ..config.spec import Spec
@@ -37,7 +37,7 @@ from ..core.registry import UnknownName
 from ..core.task import Task
 from ..executors.timing import TrialCache
 from ..methods import methods as registered
-from ..record.result import Result
+from ..record.result import CurvePoint, Result
 from ..record.run_folder import RunFolder, object_comments
 from ..record.storage import make_folder, write_atomic
 from ..record.views import CurveX, CurveY, data_frame, plot_curve
@@ -143,14 +143,23 @@ class Comparison(Sequence[Result]):
         write_page(path, self, self.summary, title="Comparison", settings=runs, notices=self.skipped)
         return path
 
-    def to_frame(self) -> DataFrame:
-        """Return a pandas data frame with a row for each run: its numbers, without curves and weights.
+    def to_frame(self, rows: Literal["runs", "evaluations"] = "runs") -> DataFrame:
+        """Return a pandas data frame with a row for each run, or for each evaluation of each run.
+
+        The row of a run has its numbers, without curves and weights.
 
         >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
         >>> c.to_frame().groupby("label").final_accuracy.count().to_dict()
         {'fedasync': 2, 'fedavg': 2}
+        >>> list(c.to_frame("evaluations").columns)
+        ['label', 'seed', 'time', 'updates', 'accuracy', 'loss']
         """
-        return data_frame(_numbers(run) for run in self.results)
+        if rows not in ("runs", "evaluations"):
+            raise BadInput(f"rows={rows!r}: must be runs or evaluations")
+        if rows == "runs":
+            return data_frame(_numbers(run) for run in self.results)
+        points = ((run.label, run.seed, *point) for run in self.results for point in run.curve)
+        return data_frame(points, ("label", "seed", *CurvePoint._fields))
 
     def plot(self, x: CurveX = "time", y: CurveY = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw the mean curve of each label, with a band of one standard deviation over seeds; return the axes.
