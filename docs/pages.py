@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 import tarry
-from tarry.core.registry import Entry, Param
+from tarry.core.parameter import Param
+from tarry.core.registry import Entry
 from tarry.methods import methods
 
 FOLDER = Path(__file__).parent / "methods"

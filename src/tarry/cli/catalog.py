@@ -9,7 +9,8 @@ import typer
 from .console import print_parts
 
 if TYPE_CHECKING:
-    from ..core.registry import Entry, Param, Registry
+    from ..core.parameter import Param
+    from ..core.registry import Entry, Registry
     from ..tasks.data.sets import DataSet
 
 __all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabeled"]

@@ -17,7 +17,8 @@ from typing import Any
 from ..core.compose import PARTS
 from ..core.errors import BadInput
 from ..core.method import Method
-from ..core.registry import Entry, Param, Registry
+from ..core.parameter import Param
+from ..core.registry import Entry, Registry
 from ..core.task import Task
 from ..delays.base import delays
 from ..methods import methods

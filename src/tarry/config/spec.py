@@ -24,7 +24,7 @@ from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
-from ..core.registry import AtMost, Param
+from ..core.parameter import AtMost, Param
 from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
