@@ -1,4 +1,4 @@
-"""What trackers have stored, read with their own libraries."""
+"""Stores of trackers, read with their own libraries, and a tracker in memory."""
 
 from __future__ import annotations
 

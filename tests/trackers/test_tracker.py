@@ -127,7 +127,7 @@ def test_a_tracker_that_fails_is_left_out_after_one_warning_and_changes_nothing(
     assert failing.calls.count(where) == 1
     assert failing.calls[-1] == where
     assert warnings_of_trackers(caplog) == [
-        "fedasync, seed 0: tracking by Failing failed (ConnectionError: no route to the tracker); it goes on without"
+        "fedasync, seed 0: tracking by Failing failed (ConnectionError: no route to the tracker); it continues without"
     ]
     plain = tarry.run(**RUN)
     assert (result.weights_sha256, result.curve, result.warnings) == (plain.weights_sha256, plain.curve, plain.warnings)

@@ -105,7 +105,7 @@ class _Guarded:
             except Exception as e:
                 del self._trackers[name]
                 error = f"{type(e).__name__}: {first_line(e)}"
-                log.warning("%s: tracking by %s failed (%s); it goes on without", self._what, name, error)
+                log.warning("%s: tracking by %s failed (%s); it continues without", self._what, name, error)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class TrackedRun:
 class Tracker:
     """Receiver of a run's numbers. Override what you need; the methods here do nothing.
 
-    A tracker changes nothing about a run. If it raises, the run goes on without it, after one warning. It is used for
+    A tracker changes nothing about a run. If it raises, the run continues without it, after one warning. It is used for
     one run at a time; in a comparison `begin` is called again for the next one, or in a process for each.
 
     >>> class Losses(tarry.Tracker):
