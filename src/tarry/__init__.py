@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .core.local_rule import VisitOutput as VisitOutput
     from .core.method import Method as Method
     from .core.method import ServerView as ServerView
+    from .core.metric import CurvePoint as CurvePoint
+    from .core.metric import Metric as Metric
     from .core.parts import Aggregate as Aggregate
     from .core.parts import Correct as Correct
     from .core.parts import Dispatch as Dispatch
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from .core.parts import Reply as Reply
     from .core.parts import Step as Step
     from .core.parts import stateless as stateless
+    from .core.schedule import ScheduleInput as ScheduleInput
     from .core.task import Task as Task
     from .core.tickets import NextStart as NextStart
     from .core.tickets import Ticket as Ticket
@@ -48,8 +51,8 @@ if TYPE_CHECKING:
     from .core.tickets import Update as Update
     from .delays import delays as delays
     from .methods import methods as methods
+    from .metrics import metrics as metrics
     from .parts.manifold import manifolds as manifolds
-    from .record.result import CurvePoint as CurvePoint
     from .record.result import Result as Result
     from .runs.compare import Comparison as Comparison
     from .runs.compare import compare as compare
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from .trackers.tracker import TrackedPoint as TrackedPoint
     from .trackers.tracker import TrackedRun as TrackedRun
     from .trackers.tracker import Tracker as Tracker
+    from .training.schedules import schedules as schedules
 
 #: the module that defines each public name
 _MODULES = {
@@ -77,7 +81,7 @@ _MODULES = {
     "ClientModel": "core.local_rule",
     "Comparison": "runs.compare",
     "Correct": "core.parts",
-    "CurvePoint": "record.result",
+    "CurvePoint": "core.metric",
     "DamagedFile": "core.errors",
     "Dispatch": "core.parts",
     "Diverged": "core.errors",
@@ -85,12 +89,14 @@ _MODULES = {
     "Layout": "core.layout",
     "LocalRule": "core.local_rule",
     "Method": "core.method",
+    "Metric": "core.metric",
     "NextStart": "core.tickets",
     "Part": "core.parts",
     "Progress": "runs.run",
     "Replay": "runs.replay",
     "Reply": "core.parts",
     "Result": "record.result",
+    "ScheduleInput": "core.schedule",
     "ServerView": "core.method",
     "Setting": "config.keywords",
     "SolverFailed": "core.errors",
@@ -114,11 +120,13 @@ _MODULES = {
     "delays": "delays",
     "manifolds": "parts.manifold",
     "methods": "methods",
+    "metrics": "metrics",
     "partitions": "tasks",
     "read": "runs.read",
     "replay": "runs.replay",
     "resume": "runs.run",
     "run": "runs.run",
+    "schedules": "training.schedules",
     "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",
@@ -132,9 +140,8 @@ __all__ = list(_MODULES)
 class _LazyPackage(ModuleType):
     """The package itself: public names and subpackages are imported on first access (PEP 562, as a class).
 
-    The registries `delays`, `methods`, `tasks` and `trackers` share their names with subpackages. The import system
-    assigns a subpackage to its parent; `__setattr__` drops that assignment, so that the public name is always the
-    registry.
+    Registries such as `methods` and `metrics` share their names with subpackages. The import system assigns a
+    subpackage to its parent; `__setattr__` drops that assignment, so that the public name is always the registry.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -20,7 +20,7 @@ from tarry.core.parts import Aggregate, MixStep, stateless
 from tarry.core.task import Task
 from tarry.core.tickets import Ticket, TicketExtras, Update
 from tarry.parts.aggregate import buffer
-from tarry.parts.distillation import Distillation, clip_norm, distill, with_distillation
+from tarry.parts.distillation import Distillation, distill, with_distillation
 from tarry.parts.manifold import line
 from tarry.parts.staleness import constant
 from tarry.parts.step import add
@@ -116,14 +116,6 @@ def test_a_distillation_is_that_of_torchs_own_adam_and_losses(
     assert not torch.allclose(got, bench.weights, rtol=1e-3)
     n = bench.layout.n_params
     assert torch.equal(got[n:], bench.weights[n:]), "running statistics are not distilled"
-
-
-def test_a_gradient_longer_than_the_clip_is_rescaled_and_others_are_left_alone() -> None:
-    g = torch.tensor([3.0, 4.0])
-    assert clip_norm(g, 2.5).tolist() == [1.5, 2.0]
-    assert torch.equal(clip_norm(g, 5.0), g)
-    assert torch.equal(clip_norm(g, None), g)
-    assert clip_norm(torch.zeros(2), 1.0).tolist() == [0.0, 0.0]
 
 
 def receive(method: Method, bench: Bench, state: dict[str, Any], update: Update, **now: Any) -> Tensor | None:

@@ -37,10 +37,20 @@ def test_a_tracker_gets_the_run_its_points_and_its_result(tmp_path):
     assert run.settings[f"method.{first.name}"] == first.default
     assert (run.settings["task"], run.settings["task.limit"]) == ("digits", 200)
     assert [(p.time, p.updates, p.values["accuracy"], p.values["loss"]) for p in tracker.points] == [
-        tuple(p[:4]) for p in result.curve
+        (p.time, p.updates, p.accuracy, p.loss) for p in result.curve
     ]
     assert tracker.points[-1].values["bytes_up"] == result.bytes_up
     assert tracker.results == [result]
+
+
+def test_every_metric_is_tracked_by_its_name():
+    tracker = Recording()
+    result = tarry.run(track=tracker, metric="f1,topk:k=2", **RUN)
+    names = [metric.name for metric in result.metrics]
+    assert tracker.runs[0].settings["metric"] == "f1,topk:k=2"
+    assert "accuracy" not in names
+    for name in (*names, "loss"):
+        assert [p.values[name] for p in tracker.points] == [p.metrics[name] for p in result.curve]
 
 
 def test_numbers_of_arrivals_are_means_since_the_last_evaluation():
@@ -236,4 +246,6 @@ def test_a_tracker_may_be_a_class_in_a_file(tmp_path):
     result = tarry.resume(tmp_path / "run")
     head, *rows = (tmp_path / "fedasync, seed 0.csv").read_text().splitlines()
     assert head.startswith("time,updates,accuracy,loss")
-    assert [tuple(float(cell) for cell in row.split(",")[:4]) for row in rows] == [tuple(p[:4]) for p in result.curve]
+    assert [tuple(float(cell) for cell in row.split(",")[:4]) for row in rows] == [
+        (p.time, p.updates, p.accuracy, p.loss) for p in result.curve
+    ]

@@ -45,11 +45,16 @@ COMMANDS: dict[str, LazyCommand] = {
     "methods": LazyCommand("catalog:methods", "List the methods, with their parameters and papers."),
     "tasks": LazyCommand("catalog:tasks", "List the tasks, with their parameters and where their data is."),
     "models": LazyCommand("catalog:models", "List the models for images, time series and texts, with their options."),
+    "metrics": LazyCommand("catalog:metrics", "List the metrics, with their parameters."),
     "delays": LazyCommand(
         "delays:delays", "List the delay models, with their parameters; `fit DIR` makes one from a federation's record."
     ),
     "partitions": LazyCommand("catalog:partitions", "List the partitions, with their parameters and papers."),
     "manifolds": LazyCommand("catalog:manifolds", "List the curves along which the global model can move."),
+    "schedules": LazyCommand(
+        "catalog:schedules",
+        "List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too.",
+    ),
     "unlabeled": LazyCommand("catalog:unlabeled", "List the sets of unlabeled inputs, with their parameters."),
     "federation": LazyCommand(
         "federation:federation", "Start, stop and inspect a real federation that Flower carries."

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.registry import Entry, Registry
     from ..tasks.data.sets import DataSet
 
-__all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabeled"]
+__all__ = ["delays", "manifolds", "methods", "metrics", "models", "partitions", "schedules", "tasks", "unlabeled"]
 
 Name = Annotated[str | None, typer.Argument(help="Show this one in full", show_default="list all")]
 
@@ -50,6 +50,18 @@ def models(name: Name = None) -> None:
         )
 
 
+def metrics(name: Name = None) -> None:
+    """List the metrics, with their parameters."""
+    from ..metrics import metrics as registry
+
+    _print_entries(registry, name)
+    if name is None:
+        print_parts(
+            "and those of torchmetrics, as --metric torchmetrics:F1Score:task=multiclass,num_classes=10, and your own,"
+            " as --metric FILE.py:FUNCTION: see docs/metrics.md"
+        )
+
+
 def delays(name: str | None = None) -> None:
     """List the delay models, with their parameters and papers."""
     from ..delays import delays as registry
@@ -78,9 +90,16 @@ def unlabeled(name: Name = None) -> None:
     _print_entries(registry, name)
 
 
+def schedules(name: Name = None) -> None:
+    """List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too."""
+    from ..training.schedules import schedules as registry
+
+    _print_entries(registry, name)
+
+
 def _print_entries(registry: Registry[Any], name: str | None) -> None:
     """Print all entries in a few lines each, or one in full."""
-    group = "task" if registry.kind == "model" else registry.kind
+    group = {"model": "task", "schedule": "lr-schedule"}.get(registry.kind, registry.kind)
     for entry in registry.values() if name is None else [registry.find(name)]:
         _print_about(registry, entry)
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):

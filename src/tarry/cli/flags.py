@@ -18,7 +18,7 @@ from .setting_list import FlagSetting, setting_list
 
 __all__ = ["gather", "with_settings"]
 
-_METAVARS = {"availability": "FILE", "personalize": "EPOCHS", "track": "NAME"}
+_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS", "track": "NAME"}
 _REPEATED = ("track",)  # these flags may be given several times
 
 
@@ -69,13 +69,13 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
     if problems:
         raise BadInput(problems)
     for group, parameter, value in _dotted_values(context.args, lambda flag: _hint(flag, context, merged)):
-        base = merged.get(group, settings()[group].default)
+        base, flag = merged.get(group, settings()[group].default), f"--{group.replace('_', '-')}"
         if base is None:
-            raise BadInput(f"--{group}.{parameter} {value}: of which {group}? Give --{group} NAME too")
+            raise BadInput(f"{flag}.{parameter} {value}: of which {flag.strip('-')}? Give {flag} NAME too")
         try:
             choice = Choice.of(base)
         except ValueError as e:
-            raise BadInput(f"--{group} {base}: {e}") from e
+            raise BadInput(f"{flag} {base}: {e}") from e
         merged[group] = Choice(choice.name, {**choice.params, parameter: value})
     return merged
 
@@ -122,7 +122,7 @@ def _dotted_values(extra: Sequence[str], hint: Callable[[str], str]) -> list[tup
     while rest:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
-        group, dot, parameter = flag.removeprefix("--").partition(".")
+        group, dot, parameter = flag.removeprefix("--").replace("-", "_").partition(".")
         if not word.startswith("--") or not dot or group not in REGISTRIES:
             if word.startswith("--") and not equals and rest and not rest[0].startswith("--"):
                 word += f" {rest.pop(0)}"
@@ -133,7 +133,7 @@ def _dotted_values(extra: Sequence[str], hint: Callable[[str], str]) -> list[tup
         elif not equals and not rest:
             problems.append(f"{word}: a value is missing")
         else:
-            out.append((group, parameter.replace("-", "_"), value if equals else rest.pop(0)))
+            out.append((group, parameter, value if equals else rest.pop(0)))
     if problems:
         raise BadInput(problems)
     return out

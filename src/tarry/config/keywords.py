@@ -15,6 +15,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
+from ..core.schedule import Schedule
+from ..metrics import MetricChoice
 from ..trackers import Tracker
 from . import spec
 from .components import Choice
@@ -46,6 +48,7 @@ class SharedSettings(TypedDict, total=False):
     updates: int | None
     rounds: int | None
     target: float | None
+    metric: MetricChoice | Sequence[MetricChoice] | None
     eval_every: float | None
     epochs: int | None
     steps: int | None
@@ -53,6 +56,10 @@ class SharedSettings(TypedDict, total=False):
     optimizer: Literal["sgd", "adam", "adamw"]
     lr: float
     lr_decay: float
+    lr_schedule: Named | Schedule | None
+    server_lr_schedule: Named | Schedule | None
+    clip_norm: float | None
+    clip_value: float | None
     momentum: float
     weight_decay: float
     failure_rate: float

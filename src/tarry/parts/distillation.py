@@ -33,7 +33,7 @@ from ..core import rng
 from ..core.client_table import ClientTable
 from ..core.errors import BadInput
 from ..core.method import Method, ServerView
-from ..core.optim import make_optimizer
+from ..core.optim import clip_norm, make_optimizer
 from ..core.parts import Aggregate, Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.task import Task
@@ -142,11 +142,6 @@ def batches(inputs: Tensor, how: Distillation, key: int) -> Iterator[Tensor | sl
             cuts = torch.split(order, how.batch)[:left]
         yield from cuts
         left, epoch = left - len(cuts), epoch + 1
-
-
-def clip_norm(g: Tensor, nu: float | None) -> Tensor:
-    """Return g, rescaled to the norm ν if it is longer."""
-    return g if nu is None else g * (nu / torch.linalg.vector_norm(g)).clamp(max=1)
 
 
 def with_distillation(method: Method, how: Distillation) -> Method:
@@ -272,8 +267,9 @@ def _with_distillation_step(part: Step, how: Distillation) -> Step:
         teacher = update.extras.get(TEACHER)
         return (new if teacher is None else distill(new, teacher, view, how)), state
 
-    inner = part.with_geodesic
-    with_geodesic = inner and (lambda geodesic: _with_distillation_step(inner(geodesic), how))
+    curved, rated = part.with_geodesic, part.with_schedule
+    with_geodesic = curved and (lambda geodesic: _with_distillation_step(curved(geodesic), how))
+    with_schedule = rated and (lambda schedule: _with_distillation_step(rated(schedule), how))
 
     def check_task(task: Task) -> None:
         want_classes(task, f"--task {task.name}: a distillation", "use another task, or leave out the distillation")
@@ -281,4 +277,11 @@ def _with_distillation_step(part: Step, how: Distillation) -> Step:
             part.check_task(task)
 
     # after a distillation the formula does not hold
-    return replace(part, apply=apply, with_geodesic=with_geodesic, formula=None, check_task=check_task)
+    return replace(
+        part,
+        apply=apply,
+        with_geodesic=with_geodesic,
+        with_schedule=with_schedule,
+        formula=None,
+        check_task=check_task,
+    )

@@ -16,6 +16,7 @@ from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError, WorkerDied, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
+from ..core.metric import ACCURACY, Metric
 from ..core.task import Task
 from ..executors.timing import RecordedChoice, TrialCache
 from ..record import checkpoint
@@ -32,13 +33,13 @@ from ..training.determinism import deterministic, generator_restored
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
 from .notices import result_notices
-from .personalize import majority_accuracy
 from .progress_bars import run_bar
 from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
+from .task_metrics import majority_accuracy
 from .tracking import GroupRecord, Tracking
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
@@ -67,7 +68,8 @@ class Progress:
     fraction: float
     time: float
     updates: int
-    accuracy: float | None
+    score: float | None  # of the last evaluation
+    metric: Metric = ACCURACY  # what the score is
     personalized: float | None = None  # when the run is over: the share of clients that are done (--personalize)
 
 
@@ -214,7 +216,8 @@ def files_of(spec: Spec) -> dict[str, Path]:
     for group in REGISTRIES:
         choice = getattr(spec, group)
         if isinstance(choice, Choice):
-            texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
+            flag = group.replace("_", "-")
+            texts = {flag: choice.name, **{f"{flag}.{k}": v for k, v in choice.params.items()}}
             named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
             if (
                 group == "task"
@@ -222,6 +225,8 @@ def files_of(spec: Spec) -> dict[str, Path]:
                 and name in (loose := loose_files())
             ):
                 named["task"] = str(loose[name])
+    files = [m for m in spec.metric or () if isinstance(m, str) and ".py:" in m]
+    named |= {"metric" if i == 0 else f"metric.{i}": file for i, file in enumerate(files)}
     return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
 
 
@@ -293,9 +298,8 @@ class RunSession:
             executor = self.simulation.executor(self.trials, None if self.folder is None else self._write_choice)
             stack.callback(executor.close)
             if self.folder is not None and self.recorder is not None and self.built.spec.proofs:
-                sample = ProofSample(
-                    self.folder.proofs, self.built.spec.proofs, self.built.spec.seed, self.settings_sha256
-                )
+                spec, timed = self.built.spec, self.built.work.optimizer_at is not None
+                sample = ProofSample(self.folder.proofs, spec.proofs, spec.seed, self.settings_sha256, timed=timed)
                 executor = self.proofs = ProofExecutor(executor, sample)
                 self.recorder.extras = self.proofs.digests
             own = [listener for listener in (self.recorder, self.tracking) if listener is not None]
@@ -433,6 +437,5 @@ def _how_far(sim: Simulator) -> Progress:
         sim.engine.updates / b.updates if b.updates else 0.0,
         sim.server.version / b.rounds if b.rounds else 0.0,
     ]
-    return Progress(
-        min(max(shares), 1.0), sim.time, sim.engine.updates, sim.engine.curve[-1][2] if sim.engine.curve else None
-    )
+    score = sim.engine.curve[-1].score if sim.engine.curve else None
+    return Progress(min(max(shares), 1.0), sim.time, sim.engine.updates, score, b.metric)

@@ -57,7 +57,7 @@ def flat_settings(spec: Spec) -> dict[str, Setting]:
             flat[f.name] = value.name
             flat |= {f"{f.name}.{name}": _plain(item) for name, item in {**defaults, **value.params}.items()}
         else:
-            flat[f.name] = spec.name_of(f.name) if f.name in REGISTRIES else _plain(value)
+            flat[f.name] = spec.name_of(f.name) if f.name in (*REGISTRIES, "metric") else _plain(value)
     return flat
 
 

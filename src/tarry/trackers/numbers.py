@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from ..core.events import Event
+from ..core.metric import CurvePoint
 from ..record.result import Result
 from .tracker import TrackedPoint
 
@@ -27,7 +28,7 @@ class Measured(Protocol):
     rejected: int
     bytes_up: int
     bytes_down: int
-    curve: list[tuple[float, int, float | None, float | None]]
+    curve: list[CurvePoint]
 
 
 class Measurements:
@@ -58,7 +59,6 @@ class Measurements:
         return None
 
     def _values(self, event: Event) -> dict[str, float]:
-        scores = {"accuracy": event.accuracy, "loss": event.loss}
         means = {name: total / count for name, (count, total) in self._sums.items()}
         largest = {} if self._largest < 0 else {"staleness_max": float(self._largest)}
         self._sums, self._largest = {}, -1
@@ -71,8 +71,12 @@ class Measurements:
             "bytes_down": e.bytes_down,
             "wall_s": event.time if self._wall is None else self._wall(),
         }
-        given = {name: value for name, value in scores.items() if value is not None}
-        return {**given, **means, **largest, **{name: float(count) for name, count in counts.items()}}
+        return {
+            **_given(event.metrics or {}),
+            **means,
+            **largest,
+            **{name: float(count) for name, count in counts.items()},
+        }
 
     def _add(self, name: str, value: float) -> None:
         if isfinite(value):
@@ -96,8 +100,7 @@ class Measurements:
     def load(self, saved: Mapping[str, Any] | None) -> None:
         """Continue from a saved record; None: the run was not tracked before, and its scores alone are known."""
         if saved is None:
-            rows = (point for point in self._engine.curve if point[2:] != (None, None))
-            self.points = [TrackedPoint(t, u, _given({"accuracy": a, "loss": loss})) for t, u, a, loss in rows]
+            self.points = [TrackedPoint(p.time, p.updates, _given(p.metrics)) for p in self._engine.curve if p.metrics]
             return
         self.points = [TrackedPoint(time, updates, values) for time, updates, values in saved["points"]]
         self._sums, self._largest = {k: list(v) for k, v in saved["sums"].items()}, saved["largest"]
@@ -112,7 +115,8 @@ def result_numbers(result: Result) -> dict[str, float]:
     plain = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "seed"}
     numbers = {k: v for k, v in plain.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     staleness = {f"staleness_{name}": value for name, value in result.staleness._asdict().items()}
-    return {f"final/{name.removeprefix('final_')}": float(v) for name, v in {**numbers, **staleness}.items()}
+    found = {**numbers, **staleness, **_given(result.final_metrics)}
+    return {f"final/{name.removeprefix('final_')}": float(value) for name, value in found.items()}
 
 
 def result_texts(result: Result) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ STRAGGLER, ACTIVE = 1, 2  # of M_1 and M_2; the other group of i is 3 − i
 class GroupServer(EpochServer):
     """Base of both servers: compute the step and the bases from the groups' means, and send each client its base."""
 
+    steps_at_rate: ClassVar[bool] = True
     weighting: GroupWeighting
     sends: bool  # whether bases are sent
 
