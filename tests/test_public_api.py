@@ -47,6 +47,10 @@ PUBLIC = [
     "Task",
     "Ticket",
     "TicketExtras",
+    "TrackedGroup",
+    "TrackedPoint",
+    "TrackedRun",
+    "Tracker",
     "Update",
     "Verification",
     "VisitInput",
@@ -64,6 +68,7 @@ PUBLIC = [
     "settings",
     "stateless",
     "tasks",
+    "trackers",
     "unlabeled_sets",
     "verify",
 ]

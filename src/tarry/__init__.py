@@ -67,6 +67,11 @@ if TYPE_CHECKING:
     from .tasks import partitions as partitions
     from .tasks import tasks as tasks
     from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
+    from .trackers import trackers as trackers
+    from .trackers.tracker import TrackedGroup as TrackedGroup
+    from .trackers.tracker import TrackedPoint as TrackedPoint
+    from .trackers.tracker import TrackedRun as TrackedRun
+    from .trackers.tracker import Tracker as Tracker
     from .training.schedules import schedules as schedules
 
 #: the module that defines each public name
@@ -102,6 +107,10 @@ _MODULES = {
     "Task": "core.task",
     "Ticket": "core.tickets",
     "TicketExtras": "core.tickets",
+    "TrackedGroup": "trackers.tracker",
+    "TrackedPoint": "trackers.tracker",
+    "TrackedRun": "trackers.tracker",
+    "Tracker": "trackers.tracker",
     "Update": "core.tickets",
     "Verification": "runs.verify",
     "VisitInput": "core.local_rule",
@@ -121,6 +130,7 @@ _MODULES = {
     "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",
+    "trackers": "trackers",
     "unlabeled_sets": "tasks.unlabeled",
     "verify": "runs.verify",
 }

@@ -9,8 +9,9 @@ import pytest
 
 import tarry
 from tarry.config.components import Choice
-from tarry.config.keywords import Settings, SharedSettings
+from tarry.config.keywords import Named, Settings, SharedSettings
 from tarry.config.spec import Spec
+from tarry.config.track_syntax import Tracked
 
 STORED = {k: v for k, v in get_type_hints(Spec).items() if k not in ("method", "task")}
 
@@ -26,6 +27,8 @@ def accepted(name: str) -> set[Any]:
         kinds = kinds - {Choice} | {str, Mapping[str, Any]}
     if name == "delay":
         kinds |= {Sequence[float | Sequence[float]]}
+    if name == "track":
+        kinds = kinds - {tuple[Tracked, ...]} | {str, Mapping[str, Any], tarry.Tracker, Sequence[Named | tarry.Tracker]}
     if name == "availability":
         kinds = kinds - {Mapping[str, Any]} | {Mapping[Any, Any]}  # clients are numbers or text
     return kinds

@@ -18,7 +18,8 @@ from .setting_list import FlagSetting, setting_list
 
 __all__ = ["gather", "with_settings"]
 
-_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS"}
+_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS", "track": "NAME"}
+_REPEATED = ("track",)  # these flags may be given several times
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -30,7 +31,7 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
 
         def with_given(**values: Any) -> None:
             given = {p.name: values.pop(p.name) for p in options}
-            command(given={k: v for k, v in given.items() if v is not None}, **values)
+            command(given={k: v for k, v in given.items() if v not in (None, [])}, **values)
 
         with_given.__name__, with_given.__doc__ = command.__name__, command.__doc__
         hints = inspect.get_annotations(command, eval_str=True)
@@ -52,7 +53,8 @@ def _option(setting: FlagSetting) -> inspect.Parameter:
         kind: Any = Annotated[bool | None, switch]
     else:
         metavar = _METAVARS.get(setting.name, "NAME" if setting.is_component else " | ".join(setting.types))
-        kind = Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+        value = list[str] if setting.name in _REPEATED else str
+        kind = Annotated[value | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 

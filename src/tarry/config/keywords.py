@@ -17,6 +17,7 @@ from ..core.method import Method
 from ..core.one_line import cut_to_width
 from ..core.schedule import Schedule
 from ..metrics import MetricChoice
+from ..trackers import Tracker
 from . import spec
 from .components import Choice
 
@@ -85,6 +86,7 @@ class SharedSettings(TypedDict, total=False):
     cache_limit: float
     checkpoint_every: float
     proofs: int
+    track: Named | Tracker | Sequence[Named | Tracker] | None
 
 
 class Settings(SharedSettings, total=False):

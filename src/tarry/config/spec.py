@@ -33,6 +33,7 @@ from ..metrics import metrics_of
 from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting, with_absolute_file
 from .cross_syntax import expand_cross
 from .other_names import suggestion
+from .track_syntax import Tracked, checked_trackers, parse_track, track_texts
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
@@ -190,6 +191,11 @@ class Spec:
         int,
         "Number of visits stored with their results, with --out, to be trained again by `tarry verify`; 0: no digests",
     ] = 8
+    track: Annotated[
+        tuple[Tracked, ...] | None,
+        "Log to these trackers: tensorboard, mlflow, wandb or file.py:factory, with parameters as in "
+        "mlflow:experiment=NAME [default: none]",
+    ] = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:
@@ -204,11 +210,15 @@ class Spec:
             if name not in known:
                 continue
             try:
-                values[name] = parse_setting(known[name], value)
+                values[name] = parse_track(value) if name == "track" else parse_setting(known[name], value)
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {short_text(value)}: {e}")
         choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
         wrong_choices += _drop_wrong_metrics(values)
+        try:
+            values["track"] = checked_trackers(values.get("track"))
+        except BadInput as e:
+            problems += e.problems
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
         problems += [_unknown(name, known) for name in given if name not in known]
@@ -357,6 +367,9 @@ class Spec:
             value = getattr(self, f.name)
             if f.name == "metric" and f.name in self.objects():
                 plain.append(f"# metric: a Python object ({self.name_of('metric')})")
+            elif f.name == "track":
+                if names := track_texts([t for t in self.track or () if isinstance(t, Choice)]):
+                    plain.append(f"track = {_toml(names)}")
             elif f.name in REGISTRIES and not isinstance(value, Choice | None):
                 name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
                 plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")

@@ -241,6 +241,11 @@ class Registry(Mapping[str, Entry[T]]):
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
 
+    def _repr_html_(self) -> str:
+        """Return a table of the entries, for a notebook."""
+        rows = "".join(_row(entry.name, entry.summary) for entry in self.values())
+        return f"<p><b>{html_text(self.title)}</b></p>\n<table>{rows}</table>"
+
     def _new_entry(self, name: str, factory: Callable[..., T], paper: str, use: str) -> Entry[T]:
         return Entry(name, factory, paper, use, params_of(factory), self.kind, self._makes)
 

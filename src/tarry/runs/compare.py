@@ -15,8 +15,9 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ..config.keywords import Named, SharedSettings, lists_keywords
 from ..config.spec import Spec
@@ -40,7 +41,7 @@ from ..methods import methods as registered
 from ..record.result import Result
 from ..record.run_folder import RunFolder, object_comments
 from ..record.storage import make_folder, write_atomic
-from ..record.views import CurveX, data_frame, metric_named, plot_curve
+from ..record.views import CurveX, curve_rows, data_frame, metric_named, plot_curve
 from ..report.formatting import pluralize
 from ..report.page import write_page
 from ..report.plots import draw_curve
@@ -54,12 +55,13 @@ from ..report.tables import (
     table_html,
     to_json,
 )
-from .parallel import Jobs, ShowProgress, run_in_processes
+from .parallel import Jobs, RunOne, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
 from .progress_bars import comparison_bar
 from .result import SpecModel
 from .run import EXECUTION_SETTINGS, Progress, changed_files, files_of, resume_folder, run_spec
 from .simulation import build_simulation
+from .tracking import ComparisonTracking, GroupRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,14 +144,27 @@ class Comparison(Sequence[Result]):
         write_page(path, self, self.summary, title="Comparison", settings=runs, notices=self.skipped)
         return path
 
-    def to_frame(self) -> DataFrame:
-        """Return a pandas data frame with a row for each run: its numbers, without curves and weights.
+    def to_frame(self, rows: Literal["runs", "evaluations"] = "runs") -> DataFrame:
+        """Return a pandas data frame with a row for each run, or for each evaluation of each run.
+
+        The row of a run has its numbers, without curves and weights.
 
         >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
         >>> c.to_frame().groupby("label").final_accuracy.count().to_dict()
         {'fedasync': 2, 'fedavg': 2}
+        >>> list(c.to_frame("evaluations").columns)
+        ['label', 'seed', 'time', 'updates', 'accuracy', 'loss']
         """
-        return data_frame(_numbers(run) for run in self.results)
+        if rows not in ("runs", "evaluations"):
+            raise BadInput(f"rows={rows!r}: must be runs or evaluations")
+        if rows == "runs":
+            return data_frame(_numbers(run) for run in self.results)
+        curves = [(run, *curve_rows(run)) for run in self.results]
+        return data_frame(
+            {"label": run.label, "seed": run.seed, **dict(zip(columns, row, strict=True))}
+            for run, points, columns in curves
+            for row in points
+        )
 
     def plot(self, x: CurveX = "time", y: str = "score", ax: Axes | None = None) -> Axes:
         """Draw each label's mean curve, of the score or the metric y, and a band of one sd over seeds; return the axes.
@@ -293,18 +308,22 @@ def compare_specs(
     found = _describe_reuse(jobs, out)
     if out is not None and command is not None:
         _write_command(out, command)
+    tracking = None if specs[0].track is None else ComparisonTracking(specs[0], out)
+    one = _one if tracking is None else partial(_one, group=tracking.record)
     if specs[0].executor == "ray":
-        results = _on_ray(jobs, workers, show)
+        results = _on_ray(jobs, workers, show, one)
     elif workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
         trials = TrialCache()
-        results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
+        results = [one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     else:
         at_once, timeout = min(workers, len(jobs)), specs[0].worker_timeout
-        results = run_in_processes(jobs, one=_one, workers=at_once, show=show, timeout=timeout)
+        results = run_in_processes(jobs, one=one, workers=at_once, show=show, timeout=timeout)
     results = [replace(result, builder=SpecModel(spec)) for spec, result in zip(specs, results, strict=True)]
     summary = summarize(results)
     if out is not None:
         write_atomic(out / "compare.json", to_json(summary).encode())
+    if tracking is not None:
+        tracking.end(results, summary)
     return Comparison(tuple(results), summary, out, reused=found)
 
 
@@ -381,19 +400,23 @@ def _format(value: Any) -> str:
 
 
 def _one(
-    spec: Spec, folder: Path | None, progress: Callable[[Progress], None], trials: TrialCache | None = None
+    spec: Spec,
+    folder: Path | None,
+    progress: Callable[[Progress], None],
+    trials: TrialCache | None = None,
+    group: GroupRecord | None = None,
 ) -> Result:
     if folder is None or not RunFolder(folder).spec.is_file():
-        return run_spec(spec, out=folder, progress=progress, trials=trials)
-    objects = {name: getattr(spec, name) for name in spec.objects()}
-    result = resume_folder(folder, progress=progress, trials=trials, **objects)
+        return run_spec(spec, out=folder, progress=progress, trials=trials, group=group)
+    objects = {name: getattr(spec, name) for name in (*spec.objects(), "track")}
+    result = resume_folder(folder, progress=progress, trials=trials, group=group, **objects)
     result = replace(result, target=spec.target)  # an earlier version stored none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_score, result.metric))
     return result
 
 
-def _on_ray(jobs: Jobs, workers: int, show: ShowProgress) -> list[Result]:
+def _on_ray(jobs: Jobs, workers: int, show: ShowProgress, one: RunOne) -> list[Result]:
     """Each run is one task of the cluster and trains its clients in its own process."""
     first = jobs[0][0]
     alone = [(replace(s, executor=None, workers=1, address=None, gpus=None), folder) for s, folder in jobs]
-    return run_on_ray(alone, one=_one, workers=workers, show=show, address=first.address, gpus=first.gpu_share)
+    return run_on_ray(alone, one=one, workers=workers, show=show, address=first.address, gpus=first.gpu_share)
