@@ -92,6 +92,7 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, noti
     summary, path = comparison.summary, out / "report.html"
     console.print_lines(comparison.reused)
     console.console().print(table(summary))
+    console.print_lines(comparison.significance.sentences())
     console.print_lines(warning_lines(comparison))
     settings = _shared_settings(specs)
     write_page(path, comparison, summary, title=title, settings=settings, command=command, notices=notices)

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..core.compose import PARTS
 from ..core.errors import BadInput
+from ..core.labels import CROSSES
 from ..core.method import Method
 from ..core.registry import Entry, Param, Registry
 from ..core.task import Task
@@ -37,7 +38,6 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "manifold": manifolds,
     "unlabeled": unlabeled_sets,
 }
-CROSSES = (*PARTS, "distill", "manifold")
 #: the type of the Python objects that may be given instead of a choice
 _OBJECTS: Mapping[str, Any] = {
     "task": Task,

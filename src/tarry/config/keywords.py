@@ -18,15 +18,15 @@ from ..core.one_line import cut_to_width
 from . import spec
 from .components import Choice
 
-__all__ = ["Named", "Setting", "Settings", "SharedSettings", "lists_keywords", "settings"]
+__all__ = ["GridSettings", "Named", "Setting", "Settings", "SharedSettings", "lists_keywords", "settings"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: a registered component: a name with parameters, or a table {"name": ..., parameters}
 Named = str | Mapping[str, Any]
 
 
-class SharedSettings(TypedDict, total=False):
-    """The settings that all runs of a comparison have in common."""
+class _ComponentSettings(TypedDict, total=False):
+    """Settings that have one value in a comparison, besides parameters of components."""
 
     local: Named | Method | None
     correct: Named | Method | None
@@ -38,6 +38,22 @@ class SharedSettings(TypedDict, total=False):
     partition: Named | Callable[..., Any]
     delay: Named | Callable[..., Any] | Sequence[float | Sequence[float]]
     unlabeled: Named | None
+    availability: str | Mapping[Any, Any] | None
+    device: str
+    executor: Literal["inline", "pool", "batched", "ray", "auto"] | None
+    address: str | None
+    gpus: float | None
+    lookahead: int
+    worker_timeout: float
+    axes: str | None
+    cache_limit: float
+    checkpoint_every: float
+    proofs: int
+
+
+class SharedSettings(_ComponentSettings, total=False):
+    """The settings of a run that all runs of a comparison may have in common."""
+
     clients: int | None
     concurrency: int | None
     min_samples: int
@@ -55,16 +71,9 @@ class SharedSettings(TypedDict, total=False):
     momentum: float
     weight_decay: float
     failure_rate: float
-    availability: str | Mapping[Any, Any] | None
     dtype: Literal["float32", "float64"]
-    device: str
-    executor: Literal["inline", "pool", "batched", "ray", "auto"] | None
-    address: str | None
-    gpus: float | None
     precision: Literal["float32", "tf32", "bf16"]
     compile: bool
-    lookahead: int
-    worker_timeout: float
     strict: bool
     gate: bool
     norm_multiple: float
@@ -74,9 +83,40 @@ class SharedSettings(TypedDict, total=False):
     loss_multiple: float
     personalize: int | None
     diagnose: bool
-    cache_limit: float
-    checkpoint_every: float
-    proofs: int
+
+
+class GridSettings(_ComponentSettings, total=False):
+    """The settings of a comparison: numbers and choices may have several values, which make a grid."""
+
+    clients: int | Sequence[int | None] | None
+    concurrency: int | Sequence[int | None] | None
+    min_samples: int | Sequence[int]
+    time: float | Sequence[float | None] | None
+    updates: int | Sequence[int | None] | None
+    rounds: int | Sequence[int | None] | None
+    target: float | Sequence[float | None] | None
+    eval_every: float | Sequence[float | None] | None
+    epochs: int | Sequence[int | None] | None
+    steps: int | Sequence[int | None] | None
+    batch: int | Literal["all"] | Sequence[int | Literal["all"]]
+    optimizer: Literal["sgd", "adam", "adamw"] | Sequence[Literal["sgd", "adam", "adamw"]]
+    lr: float | Sequence[float]
+    lr_decay: float | Sequence[float]
+    momentum: float | Sequence[float]
+    weight_decay: float | Sequence[float]
+    failure_rate: float | Sequence[float]
+    dtype: Literal["float32", "float64"] | Sequence[Literal["float32", "float64"]]
+    precision: Literal["float32", "tf32", "bf16"] | Sequence[Literal["float32", "tf32", "bf16"]]
+    compile: bool | Sequence[bool]
+    strict: bool | Sequence[bool]
+    gate: bool | Sequence[bool]
+    norm_multiple: float | Sequence[float]
+    norm_bound: float | Sequence[float | None] | None
+    max_examples: int | Sequence[int | None] | None
+    quarantine: float | Sequence[float]
+    loss_multiple: float | Sequence[float]
+    personalize: int | Sequence[int | None] | None
+    diagnose: bool | Sequence[bool]
 
 
 class Settings(SharedSettings, total=False):

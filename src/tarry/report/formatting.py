@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.labels import axis_text, split_label
+
 if TYPE_CHECKING:
     from ..record.result import Result
     from .tables import MethodRow, Summary
@@ -17,6 +19,7 @@ __all__ = [
     "duration",
     "format_bytes",
     "grid",
+    "join_names",
     "key_findings",
     "legend",
     "percent",
@@ -45,7 +48,7 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
     """Return the headings and the rows; `full` adds columns for a wide page."""
     score: tuple[str, ...] = ("accuracy %", "time to target") if summary.scored else ("loss",)
     score += ("personal %",) if summary.personal_epochs else ()
-    headings = ("method", *score, "staleness mean / max", "updates")
+    headings = ("method", *summary.axes, *score, "staleness mean / max", "updates")
     if full:
         headings += ("traffic", "rounds", "server peak", "lost / rejected")
     return headings, [_cells(row, summary, full) for row in summary.rows]
@@ -54,7 +57,8 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
 def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[TableCell, ...]:
     staleness = TableCell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
     cells = (
-        TableCell(row.label),
+        TableCell(split_label(row.label)[0]),
+        *(TableCell(axis_text(row.axes[axis]) if axis in row.axes else NONE) for axis in summary.axes),
         *_score(row, summary),
         *_personal(row, summary),
         staleness,
@@ -138,7 +142,7 @@ def _lowest_in_words(summary: Summary, share: str, floor: str) -> str:
     lowest = min(summary.learned, key=lambda r: r.accuracy or 0.0)
     others = [r.label for r in summary.rows if r.accuracy is not None and r not in summary.learned]
     where = "of a method that learned" if others else "here"
-    not_so = f" {_and(others)} did not: {share} of the accuracy is no more than {floor}." if others else ""
+    not_so = f" {join_names(others)} did not: {share} of the accuracy is no more than {floor}." if others else ""
     return f"{share} of the lowest final accuracy {where} ({lowest.label}).{not_so}"
 
 
@@ -150,7 +154,7 @@ def legend(summary: Summary) -> str:
 def _personal_in_words(summary: Summary) -> str:
     if not summary.personal_epochs:
         return ""
-    epochs = _and([str(e) for e in summary.personal_epochs])
+    epochs = join_names([str(e) for e in summary.personal_epochs])
     tuned = f"{epochs} {'epoch' if epochs == '1' else 'epochs'} of fine-tuning on its own data"
     return (
         "Personal: accuracy on the test set weighed by each client's own classes, mean ± standard deviation over "
@@ -206,7 +210,7 @@ def _best(summary: Summary) -> str:
     (top, best, sd), (second, next_best, next_sd) = found[:2]
     if best == next_best:
         equal = [r.label for r, value, _ in found if value == best]
-        return f"{_and(equal)} ended with {what}, each {_final(best, None, 1, scored=summary.scored)}."
+        return f"{join_names(equal)} ended with {what}, each {_final(best, None, 1, scored=summary.scored)}."
     text = f"{top.label} ended with {what}, {values[0]}; next came {second.label} with {values[1]}."
     if sd is None or next_sd is None:
         return f"{text} With a single seed, a small difference may be chance."
@@ -227,7 +231,7 @@ def _first(summary: Summary) -> str:
     after = f"after {duration(time)} of {summary.clock}" + (" (mean over seeds)" if first[0].runs > 1 else "")
     if len(first) == len(summary.rows) > 1:
         return f"All methods reached {target} equally fast, {after}."
-    names = _and([r.label for r in first])
+    names = join_names([r.label for r in first])
     text = f"{names} reached {target} {'first, ' if len(summary.rows) > 1 else ''}{after}"
     if len(first) == 1 and first[0].relative_time is not None and first[0].label != summary.baseline:
         return f"{text}: {_times(first[0], summary)} the time of {summary.baseline}."
@@ -310,7 +314,7 @@ def pluralize(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def _and(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return the names joined by commas and "and"; a long list is cut."""
     if len(names) > 8:
         names = [*names[:6], f"{len(names) - 6} others"]

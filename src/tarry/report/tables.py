@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from statistics import fmean, stdev
 from textwrap import wrap
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..core.errors import BadInput, near
+from ..core.labels import split_label
 from ..core.printable import html_text, markdown_text, printable
 from ..record.result import Result
 from ..record.views import data_frame
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "TEXT_WIDTH",
     "Curve",
     "MethodRow",
     "Summary",
@@ -46,10 +48,11 @@ __all__ = [
     "summarize",
     "table_html",
     "to_json",
+    "with_axis_columns",
 ]
 
 _MB = 1e6
-_TEXT_WIDTH = 100  # characters of a line below the plain table
+TEXT_WIDTH = 100  # characters of a line below the plain table
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,11 @@ class MethodRow:
     personal_sd: float | None = None  # over clients
     personal_before: float | None = None  # before fine-tuning
 
+    @property
+    def axes(self) -> dict[str, float | str]:
+        """Return the values of the settings that the comparison varies, which are in the label."""
+        return split_label(self.label)[1]
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -99,7 +107,12 @@ class Summary:
 
     def to_frame(self) -> DataFrame:
         """Return a pandas data frame with a row for each method."""
-        return data_frame(asdict(row) for row in self.rows)
+        return data_frame(with_axis_columns(asdict(row)) for row in self.rows)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return the settings that the comparison varies."""
+        return tuple(dict.fromkeys(axis for row in self.rows for axis in row.axes))
 
     @property
     def learned(self) -> list[MethodRow]:
@@ -117,6 +130,12 @@ class Summary:
     def scored(self) -> bool:
         """Return whether the task has an accuracy; otherwise methods are compared by their loss."""
         return any(r.accuracy is not None for r in self.rows)
+
+
+def with_axis_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a data frame with a column for each axis in its label: lr, or updates_setting beside updates."""
+    axes = split_label(row["label"])[1]
+    return {**row, **{f"{name}_setting" if name in row else name: value for name, value in axes.items()}}
 
 
 class Curve(NamedTuple):
@@ -223,7 +242,7 @@ def plain_table(summary: Summary) -> str:
     texts = [columns, *([printable(f"{c.text}  {c.secondary}".rstrip()) for c in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(columns))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in texts]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *wrap(printable(legend(summary)), _TEXT_WIDTH)])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *wrap(printable(legend(summary)), TEXT_WIDTH)])
 
 
 def markdown(summary: Summary) -> str:

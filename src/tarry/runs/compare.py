@@ -15,10 +15,13 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from ..config.keywords import Named, SharedSettings, lists_keywords
+from ..config.grid import MOST_RUNS, expand_grid, expand_methods
+from ..config.keywords import GridSettings, Named, lists_keywords
 from ..config.spec import Spec
 from ..core.errors import (
     BadInput,
@@ -31,7 +34,7 @@ from ..core.errors import (
     warn_of,
 )
 from ..core.method import Method
-from ..core.printable import printable
+from ..core.printable import html_text, markdown_text, printable
 from ..core.registry import UnknownName
 from ..core.task import Task
 from ..executors.timing import TrialCache
@@ -43,7 +46,9 @@ from ..record.views import CurveX, CurveY, data_frame, plot_curve
 from ..report.formatting import pluralize
 from ..report.page import write_page
 from ..report.plots import draw_curve
+from ..report.significance import Significance, significance, significance_json
 from ..report.tables import (
+    TEXT_WIDTH,
     Summary,
     by_label,
     markdown,
@@ -52,6 +57,7 @@ from ..report.tables import (
     summarize,
     table_html,
     to_json,
+    with_axis_columns,
 )
 from .parallel import Jobs, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
@@ -64,9 +70,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
-__all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
+__all__ = ["COMMAND", "SIGNIFICANCE", "Comparison", "compare", "compare_specs", "specs_of"]
 
 COMMAND = "command.txt"
+SIGNIFICANCE = "significance.json"
+_MOST_BUILT = 20  # points of a grid that are built before the first run, to find mistakes
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +133,31 @@ class Comparison(Sequence[Result]):
         >>> print(c.to_markdown().splitlines()[0])
         | method | accuracy % | time to target | staleness mean / max | updates |
         """
-        return markdown(self.summary)
+        return "\n".join([markdown(self.summary), *(markdown_text(line) for line in self.significance.sentences())])
+
+    @cached_property
+    def significance(self) -> Significance:
+        """The paired tests of every two labels over seeds: which differences are significant.
+
+        >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=range(6), clients=3, updates=3)
+        >>> c.significance
+        Significance(1 of 1 test significant, 6 seeds)
+        >>> list(c.significance.to_frame().columns[:3])
+        ['label', 'other', 'pairs']
+        """
+        return significance(self.results)
+
+    def tests(self, hero: str | None = None, *, level: float = 0.05) -> Significance:
+        """Return the paired tests at another level, or of one label against each other label.
+
+        With `hero` the tests are one-sided: is it better? That is a fair question if it was asked before the runs.
+
+        >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=range(5), clients=3, updates=3)
+        >>> [(test.label, test.other, test.pairs) for test in c.tests("fedasync").tests]
+        [('fedasync', 'fedavg', 5)]
+        """
+        with errors_as_keywords():
+            return significance(self.results, hero=hero, level=level)
 
     def report(self, path: str | Path) -> Path:
         """Write the page that `tarry compare` writes: an HTML file with the table and plots.
@@ -148,7 +180,7 @@ class Comparison(Sequence[Result]):
         >>> c.to_frame().groupby("label").final_accuracy.count().to_dict()
         {'fedasync': 2, 'fedavg': 2}
         """
-        return data_frame(_numbers(run) for run in self.results)
+        return data_frame(with_axis_columns(_numbers(run)) for run in self.results)
 
     def plot(self, x: CurveX = "time", y: CurveY = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw the mean curve of each label, with a band of one standard deviation over seeds; return the axes.
@@ -171,10 +203,12 @@ class Comparison(Sequence[Result]):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the table, with the best value in bold."""
-        return table_html(self.summary)
+        notes = "".join(f"<p>{html_text(line)}</p>" for line in self.significance.sentences())
+        return table_html(self.summary) + notes
 
     def __repr__(self) -> str:
-        return plain_table(self.summary)
+        lines = (line for text in self.significance.sentences() for line in wrap(printable(text), TEXT_WIDTH))
+        return "\n".join([plain_table(self.summary), *lines])
 
 
 def _numbers(run: Result) -> dict[str, Any]:
@@ -184,7 +218,7 @@ def _numbers(run: Result) -> dict[str, Any]:
     return {**{k: v for k, v in plain.items() if isinstance(v, int | float | str) or v is None}, **staleness}
 
 
-@lists_keywords(SharedSettings)
+@lists_keywords(GridSettings)
 def compare(
     methods: Sequence[Named | Method],
     task: Named | Task = "digits",
@@ -193,13 +227,18 @@ def compare(
     out: str | Path | None = None,
     workers: int = 1,
     progress: bool | ShowProgress | None = None,
-    **settings: Unpack[SharedSettings],
+    **settings: Unpack[GridSettings],
 ) -> Comparison:
     """Run every method with every seed; settings and `progress` as for `run`.
+
+    A number or a choice may have several values, lr=[0.1, 0.05]: then every combination is run.
 
     >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0], time=1000)
     >>> [row.label for row in c.summary.rows]
     ['fedavg', 'fedasync']
+    >>> c = tarry.compare(["fedasync"], "digits", seeds=[0], lr=[0.1, 0.05], clients=3, updates=6)
+    >>> [row.label for row in c.summary.rows]
+    ['fedasync+lr=0.1', 'fedasync+lr=0.05']
     """
     skipped: list[str] = []
     with errors_as_keywords():
@@ -213,25 +252,32 @@ def compare(
 def specs_of(
     methods: Sequence[Any], seeds: Iterable[int], settings: dict[str, Any], skipped: list[str] | None = None
 ) -> list[Spec]:
-    """Return a spec for each run; one error names the problems of all of them.
+    """Return a spec for each run of the grid; one error names the problems of all of them.
 
     `all` among the methods stands for every registered method that fits the settings: `skipped` gets a line for each
     of the others.
     """
+    methods = expand_methods(methods)
     seeds, named = list(seeds), [m for m in methods if m != "all"]
     wanted = [*named, *(n for n in registered if n not in named)] if len(named) < len(methods) else named
     if not wanted or not seeds:
         raise BadInput("a comparison needs at least one --method and one of --seeds")
+    points = expand_grid(settings)
+    if (size := len(points) * len(wanted) * len(seeds)) > MOST_RUNS:
+        what = f"{len(wanted):,} methods × {len(points):,} combinations of settings × {len(seeds):,} seeds"
+        raise BadInput(f"{what}: {size:,} runs, and a comparison has at most {MOST_RUNS:,}; name fewer")
     specs, rejected_methods = list[Spec](), list[tuple[Any, tuple[str, ...]]]()
     for method in wanted:
         try:
-            made = [Spec.of({**settings, "method": method, "seed": seed}) for seed in seeds]
+            made = [Spec.of({**point, "method": method, "seed": seed}) for point in points for seed in seeds]
             build_simulation(made[0])
             specs += made
         except BadInput as e:
             rejected_methods.append((method, e.problems))
     if rejected := [m for m in rejected_methods if not specs or m[0] in named]:
         raise BadInput(_merged_problems(rejected, len(wanted)))
+    for spec in specs[len(seeds) : min(len(points), _MOST_BUILT) * len(seeds) : len(seeds)]:
+        build_simulation(spec)  # the first method at the other points of the grid
     if skipped is not None:
         skipped += [f"{method} is left out: {' '.join(problems)}" for method, problems in rejected_methods]
     keys = [(s.label, s.seed) for s in specs]
@@ -299,10 +345,11 @@ def compare_specs(
         at_once, timeout = min(workers, len(jobs)), specs[0].worker_timeout
         results = run_in_processes(jobs, one=_one, workers=at_once, show=show, timeout=timeout)
     results = [replace(result, builder=SpecModel(spec)) for spec, result in zip(specs, results, strict=True)]
-    summary = summarize(results)
+    comparison = Comparison(tuple(results), summarize(results), out, reused=found)
     if out is not None:
-        write_atomic(out / "compare.json", to_json(summary).encode())
-    return Comparison(tuple(results), summary, out, reused=found)
+        write_atomic(out / SIGNIFICANCE, significance_json(comparison.significance).encode())
+        write_atomic(out / "compare.json", to_json(comparison.summary).encode())
+    return comparison
 
 
 def _write_command(out: Path, command: str) -> None:
