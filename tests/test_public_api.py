@@ -47,6 +47,7 @@ PUBLIC = [
     "Task",
     "Ticket",
     "TicketExtras",
+    "Tuning",
     "Update",
     "Verification",
     "VisitInput",
@@ -64,6 +65,7 @@ PUBLIC = [
     "settings",
     "stateless",
     "tasks",
+    "tune",
     "unlabeled_sets",
     "verify",
 ]

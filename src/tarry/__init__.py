@@ -51,14 +51,16 @@ if TYPE_CHECKING:
     from .parts.manifold import manifolds as manifolds
     from .record.result import CurvePoint as CurvePoint
     from .record.result import Result as Result
-    from .runs.compare import Comparison as Comparison
     from .runs.compare import compare as compare
+    from .runs.comparison import Comparison as Comparison
     from .runs.read import read as read
     from .runs.replay import Replay as Replay
     from .runs.replay import replay as replay
     from .runs.run import Progress as Progress
     from .runs.run import resume as resume
     from .runs.run import run as run
+    from .runs.tuning.study import tune as tune
+    from .runs.tuning.tuning import Tuning as Tuning
     from .runs.verify import Verification as Verification
     from .runs.verify import verify as verify
     from .tasks import partitions as partitions
@@ -70,7 +72,7 @@ _MODULES = {
     "Aggregate": "core.parts",
     "BadInput": "core.errors",
     "ClientModel": "core.local_rule",
-    "Comparison": "runs.compare",
+    "Comparison": "runs.comparison",
     "Correct": "core.parts",
     "CurvePoint": "record.result",
     "DamagedFile": "core.errors",
@@ -96,6 +98,7 @@ _MODULES = {
     "Task": "core.task",
     "Ticket": "core.tickets",
     "TicketExtras": "core.tickets",
+    "Tuning": "runs.tuning.tuning",
     "Update": "core.tickets",
     "Verification": "runs.verify",
     "VisitInput": "core.local_rule",
@@ -113,6 +116,7 @@ _MODULES = {
     "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",
+    "tune": "runs.tuning.study",
     "unlabeled_sets": "tasks.unlabeled",
     "verify": "runs.verify",
 }

@@ -24,7 +24,7 @@ from ..record.digests import EXECUTION_SETTINGS
 from .components import REGISTRIES, Choice
 from .spec import settings
 
-__all__ = ["MOST_RUNS", "expand_grid", "expand_methods", "is_grid_setting"]
+__all__ = ["MOST_RUNS", "expand_grid", "expand_methods", "is_grid_setting", "with_values"]
 
 MOST_RUNS = 10_000  # runs of one comparison
 _GROUPS = ("task", "partition", "delay", "unlabeled")
@@ -45,7 +45,7 @@ def expand_grid(given: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise BadInput(f"{flags}: {size:,} combinations, and a comparison has at most {MOST_RUNS:,} runs; name fewer")
     names = [*filter(None, str(given.get("axes") or "").split(",")), *axes]
     shared = {**given, "axes": ",".join(dict.fromkeys(names))}
-    return [_point(shared, dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
+    return [with_values(shared, dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
 
 
 def expand_methods(methods: Iterable[Any]) -> list[Any]:
@@ -56,7 +56,7 @@ def expand_methods(methods: Iterable[Any]) -> list[Any]:
         if (size := len(out) + prod(map(len, axes.values()))) > MOST_RUNS:
             raise BadInput(f"--method {Choice.of(method).name}: it stands for {size:,} methods; name fewer values")
         points = product(*axes.values()) if axes else ()
-        out += [_point({"method": method}, dict(zip(axes, values, strict=True)))["method"] for values in points]
+        out += [with_values({"method": method}, dict(zip(axes, values, strict=True)))["method"] for values in points]
         out += [] if axes else [method]
     return out
 
@@ -96,7 +96,8 @@ def _checked(axis: str, values: Iterable[Any], param: Param) -> list[Any]:
     return parsed
 
 
-def _point(shared: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def with_values(shared: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with these values of settings (lr) and of parameters of components (method.mu)."""
     point = dict(shared)
     for axis, value in values.items():
         group, dot, parameter = axis.partition(".")

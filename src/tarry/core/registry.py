@@ -23,7 +23,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from math import isfinite
@@ -35,6 +35,7 @@ import numpy as np
 from .errors import BadInput, errors_as_keywords, near
 from .one_line import cut_to_width, short_text
 from .printable import html_text
+from .search_space import Dimension
 
 __all__ = ["LARGEST_FLOAT", "LARGEST_INT", "AtMost", "Entry", "Param", "Registry", "UnknownName", "several_values"]
 
@@ -192,6 +193,7 @@ class Entry(Generic[T]):
     kind: str  # "method", "task", ...
     makes: Any = object  # the type that the factory returns
     flag: str = ""  # the prefix of its parameters' flags, if not its kind
+    space: Mapping[str, Dimension] = field(default_factory=dict)  # what `tarry tune` tries, by parameter
 
     @property
     def doc(self) -> str:
@@ -323,8 +325,12 @@ class Registry(Mapping[str, Entry[T]]):
         self._broken: dict[str, str] = {}
         self._plugins_loaded = False
 
-    def register(self, name: str, *, paper: str = "", use: str = "") -> Callable[[F], F]:
-        """Decorate a factory; its name must be new and it needs a docstring. `use` says when to choose it.
+    def register(
+        self, name: str, *, paper: str = "", use: str = "", space: Mapping[str, Dimension] | None = None
+    ) -> Callable[[F], F]:
+        """Decorate a factory; its name must be new and it needs a docstring.
+
+        `use` says when to choose it, `space` which values of its parameters `tarry tune` tries.
 
         >>> from tarry.core.registry import Registry
         >>> shapes = Registry("shape")
@@ -339,7 +345,7 @@ class Registry(Mapping[str, Entry[T]]):
         def add(factory: F) -> F:
             assert name not in self._entries, f"{self.kind} {name!r} is registered twice"
             assert factory.__doc__, f"{self.kind} {name!r} needs a docstring: its first line is its summary"
-            self._entries[name] = self._new_entry(name, factory, paper, use)
+            self._entries[name] = self._new_entry(name, factory, paper, use, space or {})
             return factory
 
         return add
@@ -403,8 +409,10 @@ class Registry(Mapping[str, Entry[T]]):
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
 
-    def _new_entry(self, name: str, factory: Callable[..., T], paper: str, use: str) -> Entry[T]:
-        return Entry(name, factory, paper, use, _params(factory), self.kind, self._makes)
+    def _new_entry(
+        self, name: str, factory: Callable[..., T], paper: str, use: str, space: Mapping[str, Dimension]
+    ) -> Entry[T]:
+        return Entry(name, factory, paper, use, _params(factory), self.kind, self._makes, space=space)
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
@@ -438,7 +446,8 @@ class Registry(Mapping[str, Entry[T]]):
 
     def _foreign(self, name: str, factory: Callable[..., Any]) -> Entry[T]:
         """Return the entry of a factory that is not registered."""
-        return self._new_entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""))
+        about = getattr(factory, "paper", ""), getattr(factory, "use", ""), getattr(factory, "space", {})
+        return self._new_entry(name, factory, *about)
 
 
 def _module_of(path: Path) -> types.ModuleType:

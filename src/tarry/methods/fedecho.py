@@ -26,6 +26,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 from ..core.method import Method
+from ..core.search_space import Range
 from ..parts.aggregate import buffer as buffered
 from ..parts.distillation import Distillation, with_distillation
 from ..parts.step import add
@@ -40,6 +41,7 @@ PAPER = "Stragglers Can Contribute More: Uncertainty-Aware Distillation for Asyn
     "fedecho",
     paper=PAPER,
     use="Stragglers that hold what others do not, when the server has inputs of the domain without labels.",
+    space={"lr": Range(1e-5, 1e-2, log=True)},
 )
 def fedecho(
     *,

@@ -19,9 +19,10 @@ from ..record.run_folder import RunFolder, object_comments, runs_below
 from ..record.shapes import fields, list_of, read_record, text
 from ..report.formatting import pluralize
 from ..report.tables import summarize
-from .compare import Comparison
+from .comparison import Comparison
 from .result import FolderModel
 from .stored_spec import stored_spec
+from .tuning.tuned_file import TUNED, read_tuned
 
 __all__ = ["read"]
 
@@ -130,7 +131,8 @@ def _comparison(folder: Path, runs: Sequence[Path]) -> Comparison:
     results = [_with_model(run) for run in finished]
     order = _labels(folder)
     results.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
-    return Comparison(tuple(results), summarize(results), folder)
+    tuned = read_tuned(folder / TUNED).note() if (folder / TUNED).is_file() else ""
+    return Comparison(tuple(results), summarize(results), folder, tuned=tuned)
 
 
 def _labels(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from ..record.run_folder import RunFolder, runs_below
 from ..record.storage import JSON_LIMIT, read_text
 from ..report.significance import significance_json
 from ..report.tables import to_json
-from .compare import SIGNIFICANCE, Comparison
+from .comparison import SIGNIFICANCE, Comparison
 from .read import read
 from .rerun import rerun_proofs, rerun_whole
 
