@@ -12,12 +12,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.core.task import Shards, Task, accuracy
-
-
-def test_accuracy_counts_the_examples_whose_largest_output_is_the_target():
-    out = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6]])
-    assert accuracy(out, torch.tensor([1, 1, 1])).item() == 2
+from tarry.core.task import Shards, Task
 
 
 def test_shards_are_slices_of_two_tensors():
@@ -65,8 +60,10 @@ def test_a_task_is_made_of_a_torch_dataset():
     assert torch.equal(task.test[0], x[:2])
     result = tarry.run("fedavg", task, clients=2, updates=4, steps=1)
     assert (result.task, result.n_clients, result.updates) == ("tensordataset", 2, 4)
-    numbers = Task.from_dataset(Squares(), model=lambda: nn.Linear(1, 1), loss=mse_loss, name="squares", score=None)
-    assert (numbers.name, numbers.score) == ("squares", None)
+    numbers = Task.from_dataset(
+        Squares(), model=lambda: nn.Linear(1, 1), loss=mse_loss, name="squares", metrics=["loss"]
+    )
+    assert (numbers.name, numbers.metrics) == ("squares", ["loss"])
     assert [t.tolist() for t in numbers.train] == [[0, 1, 2, 3, 4], [0, 1, 4, 9, 16]]
 
 

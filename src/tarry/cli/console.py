@@ -166,8 +166,8 @@ def _note(progress: Progress) -> str:
     """Return the text beside the bar of a run."""
     if progress.personalized is not None:
         return f"personalizing, {progress.personalized:.0%} of the clients"
-    accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.3f}"
-    return f"virtual {progress.time:,.0f} s, {progress.updates:,} updates{accuracy}"
+    score = "" if progress.score is None else f", {progress.metric.text(progress.score)}"
+    return f"virtual {progress.time:,.0f} s, {progress.updates:,} updates{score}"
 
 
 @contextmanager
@@ -235,17 +235,24 @@ def _personal_lines(result: Result) -> list[str]:
     ]
 
 
+def _score_text(result: Result) -> str:
+    """Return the metrics at the end, the score first."""
+    final, names = result.final_metrics, [m.name for m in result.metrics or (result.metric,)]
+    found = [f"{name} {value:.4f}" for name in names if (value := final.get(name)) is not None]
+    return ", ".join(found) or "no score"
+
+
 def print_result(result: Result) -> None:
     """Print the result of one run in a few lines."""
     from ..report.diagnostics_data import in_short
     from ..report.formatting import format_bytes, pluralize
 
     clock = "virtual s" if result.clock == "virtual" else "s"
-    accuracy = "no score" if result.final_accuracy is None else f"accuracy {result.final_accuracy:.4f}"
+    score = _score_text(result)
     s = result.staleness
     print_parts(
         (result.label, "bold"),
-        f" on {result.task}, seed {result.seed}: {accuracy} after "
+        f" on {result.task}, seed {result.seed}: {score} after "
         f"{result.virtual_time:,.6g} {clock}, {pluralize(result.updates, 'update')}, "
         f"{pluralize(result.rounds, 'server step')}",
     )

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
+from ..metrics import MetricChoice
 from . import spec
 from .components import Choice
 
@@ -38,6 +39,7 @@ class _ComponentSettings(TypedDict, total=False):
     partition: Named | Callable[..., Any]
     delay: Named | Callable[..., Any] | Sequence[float | Sequence[float]]
     unlabeled: Named | None
+    metric: MetricChoice | Sequence[MetricChoice] | None
     availability: str | Mapping[Any, Any] | None
     device: str
     executor: Literal["inline", "pool", "batched", "ray", "auto"] | None

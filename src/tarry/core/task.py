@@ -20,10 +20,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, default_collate
 
 from .errors import BadInput
+from .metric import Metric
 from .one_line import cut_to_width, function_name
 from .printable import html_text
 
-__all__ = ["Examples", "Partitioner", "Shards", "Task", "accuracy"]
+__all__ = ["Examples", "Partitioner", "Shards", "Task", "has_classes"]
 
 Examples = tuple[Tensor, Tensor]
 Indices = npt.NDArray[np.int64]
@@ -31,15 +32,9 @@ Indices = npt.NDArray[np.int64]
 Partitioner = Callable[[Indices, Indices | None, int, np.random.Generator], list[Indices]]
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The number of examples whose largest output is the target. An output that is no number is never right."""
-    if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
-        out, given = ("×".join(map(str, t.shape)) for t in (outputs, targets))
-        raise BadInput(
-            f"--task: its score counts right classes, and for a model's outputs of {out} the targets are {given},"
-            f" {targets.dtype}; give the task a score of its own, or score=None"
-        )
-    return ((outputs.argmax(-1) == targets) & ~outputs.isnan().any(-1)).sum()
+def has_classes(examples: Examples) -> bool:
+    """Return whether the targets are one whole number for each example."""
+    return not examples[1].is_floating_point() and examples[1].ndim == 1
 
 
 class Shards(Sequence[Examples]):
@@ -93,7 +88,8 @@ class Task:
     test: Examples | None = None
     train: Examples | None = None
     groups: Tensor | None = None
-    score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
+    #: names, records or functions (outputs, targets); None: accuracy for classes, rmse for numbers (docs/metrics.md)
+    metrics: Sequence[str | Metric | Callable[[Tensor, Tensor], Any]] | None = None
     unlabeled: Tensor | None = None  # inputs the server has, without labels
     unlabeled_mask: Tensor | None = None  # which of their places count, for sequences
     distill_lr: float | None = None  # the rate at which the server may distill, where it is known

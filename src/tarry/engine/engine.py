@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..core.events import Event, EventKind
 from ..core.idle_clients import IdleClients
+from ..core.metric import CurvePoint
 from ..core.rejections import Reason
 from ..core.server import Receipt, Server
 from ..core.tickets import LocalResult, Ticket
@@ -73,7 +74,7 @@ class Engine:
         self.voided: list[Ticket] = []  # tickets that the last restore took back
         self.bytes_up, self.bytes_down = 0, 0
         self.staleness = Counter[int]()
-        self.curve: list[tuple[float, int, float | None, float | None]] = []  # time, updates, accuracy, loss
+        self.curve: list[CurvePoint] = []
         self.scored_version = -1  # server version of the last score
 
     def begin(self, duration: Duration | None = None) -> list[Handout]:
@@ -180,19 +181,20 @@ class Engine:
             return []
         return self._dispatch(duration)
 
-    def score(self, time: float, accuracy: float | None, loss: float | None, health: float | None = None) -> None:
-        """Record the score of the output weights. If `health`, their loss, explodes, a restore is due.
+    def score(self, time: float, scores: Mapping[str, float | None], health: float | None = None) -> None:
+        """Record the metrics of the output weights. If `health`, their loss, explodes, a restore is due.
 
-        Without a test set accuracy and loss are None, and there is no event.
+        Without a test set there are no metrics, and there is no event.
         """
         self.scored_version = self.server.version
-        self.curve.append((time, self.updates, accuracy, loss))
-        if accuracy is not None or loss is not None:
-            self._emit("evaluate", time, accuracy=accuracy, loss=loss)
+        point = CurvePoint.of(time, self.updates, scores, self.budget.metric.name)
+        self.curve.append(point)
+        if scores:
+            self._emit("evaluate", time, accuracy=point.accuracy, loss=point.loss, metrics=scores)
         if self.monitor is not None and health is not None:
             self._watch(self.monitor, time, health)
         target = self.budget.target
-        if target is not None and accuracy is not None and accuracy >= target:
+        if target is not None and self.budget.metric.reaches(point.score, target):
             self.stop_reason = "target"
 
     def _watch(self, monitor: ModelMonitor, time: float, loss: float) -> None:
@@ -265,7 +267,7 @@ class Engine:
             "server": self.server.save(),
             "roster": self.idle.save(),
             "staleness": dict(self.staleness),
-            "curve": [list(point) for point in self.curve],
+            "curve": [point.to_row() for point in self.curve],
             "rejections": {c: {str(r): n for r, n in counts.items()} for c, counts in self.rejections.items()},
             **({} if self.gate is None else {"gate": self.gate.save()}),
             **({} if self.monitor is None else {"monitor": self.monitor.save()}),
@@ -278,7 +280,7 @@ class Engine:
         self.server.load(saved["server"])
         self.idle.load(saved["roster"])
         self.staleness = Counter(saved["staleness"])
-        self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
+        self.curve = [CurvePoint.from_row(row, self.budget.metric.name) for row in saved["curve"]]
         self.tickets_held = array("q", [0]) * self.server.n_clients
         for ticket in self.server.tickets.values():
             self.tickets_held[ticket.client] += 1

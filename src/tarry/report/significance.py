@@ -14,12 +14,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadInput, near
+from ..core.metric import Metric
 from ..core.printable import html_text
 from ..record.result import Result
 from ..record.views import data_frame
 from .formatting import TableCell, join_names, pluralize
 from .statistics import Alternative, bootstrap_interval, holm, least_p, least_pairs, pairs_needed, signed_rank
-from .tables import by_label, finite_or_none
+from .tables import by_label, finite_or_none, metrics_of_runs
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,7 +52,7 @@ class PairedTest:
 class Significance:
     """The tests between the rows of a comparison."""
 
-    measure: str  # what is compared: "accuracy" or "loss"
+    metric: Metric  # what is compared
     seeds: int
     alternative: Alternative
     tests: tuple[PairedTest, ...]
@@ -142,7 +143,7 @@ class Significance:
 
     def format_difference(self, test: PairedTest) -> str:
         """Return the mean difference with its interval: +1.2 points [0.3, 2.1]."""
-        if self.measure == "accuracy":
+        if self.metric.is_share:
             return f"{100 * test.difference:+.1f} points [{100 * test.low:.1f}, {100 * test.high:.1f}]"
         return f"{test.difference:+.3g} [{test.low:.3g}, {test.high:.3g}]"
 
@@ -156,7 +157,7 @@ def _needed(test: PairedTest) -> str:
 
 def significance(results: Sequence[Result], *, hero: str | None = None, level: float = LEVEL) -> Significance:
     """Return the tests of every two labels, or of `hero` against every other label."""
-    measure, scores = _scores(results)
+    metric, scores = _scores(results)
     if hero is not None and hero not in scores:
         raise BadInput(f"--hero {hero}: no run here has this label.{near(hero, scores)}")
     if not 0 < level < 1:
@@ -170,22 +171,20 @@ def significance(results: Sequence[Result], *, hero: str | None = None, level: f
             f"Differences are not tested: {len(scores)} rows are too many to compare every two of them (at most"
             f" {_MOST_ROWS})."
         )
-        return Significance(measure, seeds, alternative, (), best, level, omitted)
+        return Significance(metric, seeds, alternative, (), best, level, omitted)
     wanted = combinations(scores, 2) if hero is None else ((hero, label) for label in scores if label != hero)
     differences = dict(_differences(wanted, scores, named=hero is not None))
-    return Significance(measure, seeds, alternative, _tests(differences, alternative, level), best, level)
+    return Significance(metric, seeds, alternative, _tests(differences, alternative, level), best, level)
 
 
-def _scores(results: Sequence[Result]) -> tuple[str, dict[str, dict[int, float]]]:
-    """Return the name of the score, and the final scores by label and seed; higher is better."""
-    scored = any(r.final_accuracy is not None for r in results)
-    values = [(r, finite_or_none(r.final_accuracy if scored else r.final_loss)) for r in results]
-    sign = 1.0 if scored else -1.0
+def _scores(results: Sequence[Result]) -> tuple[Metric, dict[str, dict[int, float]]]:
+    """Return the metric that is the score, and the final scores by label and seed with a sign: higher is better."""
+    metric, _ = metrics_of_runs(results)
     scores: dict[str, dict[int, float]] = {label: {} for label in by_label(results)}
-    for run, value in values:
-        if value is not None:
-            scores[run.label][run.seed] = sign * value
-    return "accuracy" if scored else "loss", scores
+    for run in results:
+        if (value := finite_or_none(run.final_metrics.get(metric.name))) is not None:
+            scores[run.label][run.seed] = metric.sign * value
+    return metric.description, scores
 
 
 def _differences(
@@ -247,5 +246,5 @@ def significance_grid(found: Significance) -> tuple[tuple[str, ...], list[tuple[
 
 def significance_json(found: Significance) -> str:
     """Return every number unrounded, as in `significance.json`."""
-    record: dict[str, Any] = asdict(found)
+    record: dict[str, Any] = {**asdict(found), "metric": found.metric.name}
     return json.dumps(record, indent=1) + "\n"

@@ -25,11 +25,12 @@ from ..core.compose import PARTS, compose
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits
+from ..core.metric import Scores
 from ..core.server import Server
 from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
-from ..engine.budget import Budget, Score
+from ..engine.budget import Budget
 from ..engine.gate import Gate, GateSettings
 from ..engine.model_monitor import ModelMonitor
 from ..tasks.data.sets import collect_notices
@@ -46,6 +47,7 @@ from .build_task import (
     limit_of,
 )
 from .personalize import check as check_personalisation
+from .task_metrics import check_metrics, metrics_in, with_metrics
 
 __all__ = ["BuiltRun", "build_run"]
 
@@ -129,15 +131,15 @@ class BuiltRun:
         bf16 = self.spec.precision == "bf16"
         return FlatModel(self.module, self.layout, self.task, self.work.optimizer, bf16=bf16)
 
-    def take_evaluator(self) -> Callable[[Tensor], Score] | None:
+    def take_evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
         test = self.task.test
         if test is None:
             return None
         return partial(LentWeights(self.module, self.layout, self.task, self.work.optimizer).evaluate, examples=test)
 
-    def evaluator(self) -> Callable[[Tensor], Score] | None:
-        """Accuracy and loss on the test set; None where the task has none."""
+    def evaluator(self) -> Callable[[Tensor], Scores] | None:
+        """The metrics on the test set; None where the task has none."""
         test = self.task.test
         if test is None:
             return None
@@ -162,9 +164,9 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
+    named_metrics = spec.metric is not None or task.metrics is not None
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec), flags=_flags(spec)).to(spec.device)
-    if has_examples:
-        check_model_and_loss(task, module)
+    task = with_metrics(task, spec, check_model_and_loss(task, module) if has_examples else None)
     with generator_held():
         layout, work = Layout.of(module, task.clients[0][0][:2].clone() if has_examples else None), _work(spec)
     with errors_under_flag(_local_flag(spec)):
@@ -173,14 +175,15 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     samples = [max(1, len(x)) for x, _ in task.clients]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
-    budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
-    if spec.target is not None and (task.test is None or task.score is None):
-        missing = "test set" if task.test is None else "score"
-        raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
+    budget = Budget(spec.time, spec.updates, spec.rounds, spec.target, metrics_in(task)[0])
+    if spec.target is not None and task.test is None:
+        raise BadInput(f"--target {spec.target}: task {task.name!r} has no test set; leave out --target")
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
     notices += (*_unscored_notice(spec, method), *replaced, *getattr(delay, "notices", ()))
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
+    if named_metrics and (evaluate := built.evaluator()) is not None:
+        check_metrics(evaluate, built.first_weights())
     if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):
             check_personalisation(spec.personalize, method.personalization, built.bound(), built.first_weights())

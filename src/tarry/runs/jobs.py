@@ -87,7 +87,7 @@ def run_or_resume(
     objects = {name: getattr(spec, name) for name in spec.objects()}
     result = resume_folder(folder, progress=progress, trials=trials, **objects)
     result = replace(result, target=spec.target)  # an earlier version stored none
-    progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
+    progress(Progress(1.0, result.virtual_time, result.updates, result.final_score, result.metric))
     return result
 
 

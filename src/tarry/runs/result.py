@@ -12,15 +12,16 @@ from torch import nn
 
 from ..config.spec import Spec
 from ..core.errors import BadInput
+from ..core.metric import ACCURACY, LOSS, CurvePoint
 from ..core.server import Server
-from ..record.result import CurvePoint, Result, sha256, staleness_summary
+from ..record.result import Result, sha256, staleness_summary
 from ..record.run_folder import RunFolder
 from ..training.flat_model import build_module
 from ..version import __version__
 from .build import BuiltRun
 from .build_task import build_task, dtype_of
-from .personalize import majority_accuracy
 from .stored_spec import errors_of_stored_settings
+from .task_metrics import majority_accuracy, metrics_in
 
 __all__ = ["Counters", "FolderModel", "SpecModel", "make_result"]
 
@@ -76,14 +77,15 @@ class Counters(Protocol):
     bytes_up: int
     bytes_down: int
     staleness: Counter[int]
-    curve: list[tuple[float, int, float | None, float | None]]
+    curve: list[CurvePoint]
     server: Server
 
 
 def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
     """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, out ..."""
     server, spec = counters.server, built.spec
-    accuracy, loss = counters.curve[-1][2:] if counters.curve else (None, None)
+    last = counters.curve[-1] if counters.curve else None
+    metrics = tuple(m.description for m in metrics_in(built.task))
     return Result(
         method=built.method.name,
         label=spec.label,
@@ -93,9 +95,9 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         virtual_time=counters.time,
         updates=counters.updates,
         rounds=server.version,
-        final_accuracy=accuracy,
-        final_loss=loss,
-        curve=[CurvePoint(*point) for point in counters.curve if point[2:] != (None, None)],
+        final_accuracy=None if last is None else last.accuracy,
+        final_loss=None if last is None else last.loss,
+        curve=[point for point in counters.curve if point.metrics],
         staleness=staleness_summary(counters.staleness),
         lost=counters.lost,
         rejected=counters.rejected,
@@ -106,6 +108,7 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         version=__version__,
         majority_accuracy=majority_accuracy(built.task),
         target=spec.target,
+        metrics=() if metrics in ((ACCURACY,), (LOSS,)) else metrics,
         weights=server.output_weights,
         layout=built.layout,
         builder=SpecModel(spec),

@@ -16,6 +16,7 @@ from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError, WorkerDied, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
+from ..core.metric import ACCURACY, Metric
 from ..core.task import Task
 from ..executors.timing import RecordedChoice, TrialCache
 from ..record import checkpoint
@@ -32,13 +33,13 @@ from ..training.determinism import deterministic, generator_restored
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
 from .notices import result_notices
-from .personalize import majority_accuracy
 from .progress_bars import run_bar
 from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
+from .task_metrics import majority_accuracy
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
 
@@ -66,7 +67,8 @@ class Progress:
     fraction: float
     time: float
     updates: int
-    accuracy: float | None
+    score: float | None  # of the last evaluation
+    metric: Metric = ACCURACY  # what the score is
     personalized: float | None = None  # when the run is over: the share of clients that are done (--personalize)
 
 
@@ -216,6 +218,8 @@ def files_of(spec: Spec) -> dict[str, Path]:
                 and name in (loose := loose_files())
             ):
                 named["task"] = str(loose[name])
+    files = [m for m in spec.metric or () if isinstance(m, str) and ".py:" in m]
+    named |= {"metric" if i == 0 else f"metric.{i}": file for i, file in enumerate(files)}
     return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
 
 
@@ -405,6 +409,5 @@ def _how_far(sim: Simulator) -> Progress:
         sim.engine.updates / b.updates if b.updates else 0.0,
         sim.server.version / b.rounds if b.rounds else 0.0,
     ]
-    return Progress(
-        min(max(shares), 1.0), sim.time, sim.engine.updates, sim.engine.curve[-1][2] if sim.engine.curve else None
-    )
+    score = sim.engine.curve[-1].score if sim.engine.curve else None
+    return Progress(min(max(shares), 1.0), sim.time, sim.engine.updates, score, b.metric)

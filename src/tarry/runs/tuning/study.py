@@ -26,6 +26,7 @@ from ...config.keywords import Named, SharedSettings, lists_keywords
 from ...config.spec import Spec
 from ...core.errors import BadInput, errors_as_keywords
 from ...core.method import Method
+from ...core.metric import ACCURACY, Metric
 from ...core.rng import Stream, key
 from ...core.task import Task
 from ...record.lock import FolderLock
@@ -174,7 +175,9 @@ def run_study(
             stack.callback(FolderLock(out, f"--out {out}: another process or thread is at work on this study").close)
             _bind(out, study)
         runner = _Runner(study, out, workers, progress or (lambda *_: None))
-        tuning = _tuning(study, runner.run(), out, command)
+        trials = runner.run()
+        metric = next((run.metric for run in runner.results.values() if run.finished), ACCURACY)
+        tuning = _tuning(study, trials, metric, out, command)
         if out is not None:
             _write_tables(out, tuning, runner.results)
     return tuning
@@ -258,20 +261,19 @@ class _Runner:
         self._done += len(jobs)
 
 
-def _tuning(study: Study, trials: Sequence[Sequence[Trial]], out: Path | None, command: str) -> Tuning:
+def _tuning(study: Study, trials: Sequence[Sequence[Trial]], metric: Metric, out: Path | None, command: str) -> Tuning:
     first = study.methods[0].spec
     found = tuple(
         MethodTrials(m.spec.label, _plain(m.given), m.space, tuple(of_method))
         for m, of_method in zip(study.methods, trials, strict=True)
     )
-    scored = any(t.score is not None and t.score >= 0 for m in found for t in m.trials)
     return Tuning(
         methods=found,
         task=first.name_of("task").partition(":")[0],
         search=study.search,
         trials=study.trials,
         seeds=study.seeds,
-        measure="accuracy" if scored else "loss",
+        metric=metric.description,
         settings=shared_settings(first),
         objects=tuple(name for name in first.objects() if name not in ("method", *CROSSES)),
         command=command,

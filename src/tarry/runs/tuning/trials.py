@@ -62,13 +62,11 @@ def trial_of(number: int, point: Point, runs: Sequence[Result]) -> Trial:
 
 
 def final_score(run: Result) -> float | None:
-    """Return the score by which trials are compared; None if the run diverged. Higher is better."""
+    """Return the score by which trials are compared, with a sign: higher is better. None if the run diverged."""
     if run.final_loss is not None and not isfinite(run.final_loss):
         return None
-    score = (
-        run.final_accuracy if run.final_accuracy is not None else None if run.final_loss is None else -run.final_loss
-    )
-    return score if score is not None and isfinite(score) else None
+    score = run.final_score
+    return run.metric.sign * score if score is not None and isfinite(score) else None
 
 
 def run_trial(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:

@@ -45,7 +45,7 @@ _SHAPE = fields(
         "search": text,
         "trials": count,
         "seeds": list_of(whole),
-        "measure": text,
+        "metric": text,
         "settings": table_of(lambda *_: None),
         "methods": list_of(_METHOD),
     },
@@ -108,7 +108,7 @@ def tuned_text(tuning: Tuning) -> str:
         "search": tuning.search,
         "trials": tuning.trials,
         "seeds": list(tuning.seeds),
-        "measure": tuning.measure,
+        "metric": tuning.metric.name,
         "objects": list(tuning.objects),
     }
     lines = ["# Tuned settings of `tarry tune`, for `tarry compare --tuned FILE`."]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core.metric import Metric
 from ...core.one_line import cut_to_width
 from ...core.printable import html_text, printable
 from ...record.views import data_frame
@@ -64,7 +65,7 @@ class Tuning:
     search: Search
     trials: int
     seeds: tuple[int, ...]
-    measure: str  # what the score is, higher is better
+    metric: Metric  # what the score is
     settings: Mapping[str, Any]  # those that all trials share
     objects: tuple[str, ...] = ()  # those of them that are Python objects
     command: str = ""
@@ -113,14 +114,14 @@ class Tuning:
 
         >>> tuning = tarry.tune(["fedavg"], "digits", trials=2, seeds=[1000], clients=3, updates=3)
         >>> tuning.grid()[0]
-        ('method', 'trials', 'failed / diverged', 'best trial', 'validation accuracy', 'best settings')
+        ('method', 'trials', 'failed / diverged', 'best trial', 'validation accuracy %', 'best settings')
         """
         headings = (
             "method",
             "trials",
             "failed / diverged",
             "best trial",
-            f"validation {self.measure}",
+            f"validation {self.metric.heading}",
             "best settings",
         )
         return headings, [self._row(m) for m in self.methods]
@@ -131,7 +132,7 @@ class Tuning:
         found = [method.label, str(len(method.trials)), bad]
         if best is None or best.score is None:
             return tuple(map(TableCell, [*found, NONE, NONE, "no trial finished"]))
-        score = f"{100 * best.score:.1f} %" if self.measure == "accuracy" else f"{abs(best.score):.4f}"
+        score = self.metric.plain(self.metric.sign * best.score)
         settings = ", ".join(f"{name}={value}" for name, value in best.point.items())
         return tuple(map(TableCell, [*found, str(best.number), score, settings]))
 
