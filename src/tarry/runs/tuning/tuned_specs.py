@@ -84,8 +84,8 @@ def _chosen(
         label = Spec.of({**shared, "method": wanted}).label
         if label not in by_label:
             problems.append(
-                f"--method {label}: {tuned.path} has no tuned settings of it, but of {', '.join(by_label)}."
-                f"{near(label, by_label)} Tune it with the others, or leave it out"
+                f"--method {label}: {tuned.path} has no tuned settings of it.{near(label, by_label)}"
+                " Tune it with the others, or leave it out"
             )
         elif by_label[label].tuned is None:
             problems.append(f"--method {label}: no trial of it finished ({tuned.path}); leave it out")
