@@ -51,6 +51,7 @@ PUBLIC = [
     "TrackedPoint",
     "TrackedRun",
     "Tracker",
+    "Tuning",
     "Update",
     "Verification",
     "VisitInput",
@@ -69,6 +70,7 @@ PUBLIC = [
     "stateless",
     "tasks",
     "trackers",
+    "tune",
     "unlabeled_sets",
     "verify",
 ]

@@ -54,14 +54,16 @@ if TYPE_CHECKING:
     from .metrics import metrics as metrics
     from .parts.manifold import manifolds as manifolds
     from .record.result import Result as Result
-    from .runs.compare import Comparison as Comparison
     from .runs.compare import compare as compare
+    from .runs.comparison import Comparison as Comparison
     from .runs.read import read as read
     from .runs.replay import Replay as Replay
     from .runs.replay import replay as replay
     from .runs.run import Progress as Progress
     from .runs.run import resume as resume
     from .runs.run import run as run
+    from .runs.tuning.study import tune as tune
+    from .runs.tuning.tuning import Tuning as Tuning
     from .runs.verify import Verification as Verification
     from .runs.verify import verify as verify
     from .tasks import partitions as partitions
@@ -79,7 +81,7 @@ _MODULES = {
     "Aggregate": "core.parts",
     "BadInput": "core.errors",
     "ClientModel": "core.local_rule",
-    "Comparison": "runs.compare",
+    "Comparison": "runs.comparison",
     "Correct": "core.parts",
     "CurvePoint": "core.metric",
     "DamagedFile": "core.errors",
@@ -111,6 +113,7 @@ _MODULES = {
     "TrackedPoint": "trackers.tracker",
     "TrackedRun": "trackers.tracker",
     "Tracker": "trackers.tracker",
+    "Tuning": "runs.tuning.tuning",
     "Update": "core.tickets",
     "Verification": "runs.verify",
     "VisitInput": "core.local_rule",
@@ -131,6 +134,7 @@ _MODULES = {
     "stateless": "core.parts",
     "tasks": "tasks",
     "trackers": "trackers",
+    "tune": "runs.tuning.study",
     "unlabeled_sets": "tasks.unlabeled",
     "verify": "runs.verify",
 }

@@ -1,4 +1,4 @@
-"""Numbers that are kept of runs, and what tables make of them; tests of significance by hand."""
+"""Numbers that are kept of runs, and what tables make of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import scipy.stats
 
 from tarry.core.errors import BadInput
 from tarry.record.result import Result, Staleness
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.measures import MEASURES, StoredRun, by_seed, stat, to_entry
-from tarry.reproduce.significance import holm, signed_rank
 from tarry.reproduce.tables import difference, run_warnings
 
 Table = Callable[..., Experiment]
@@ -167,38 +164,6 @@ def test_numbers_are_written_as_people_read_them() -> None:
     assert MEASURES["updates"].text(1234.0) == "1,234"
     assert MEASURES["accuracy"].text(91.0, 0.02) == "91.0 ± 0.0"
     assert MEASURES["accuracy"].text(0.02, 0.01) == "2.00e-02 ± 1.00e-02"
-
-
-# Wilcoxon: all of n pairs positive → 2⁻ⁿ. Of 4 pairs with ranks 1..4, W = 9 (rank 1 negative): sums ≥ 9 are 10, 9.
-
-
-@pytest.mark.parametrize(
-    ("differences", "p"),
-    [
-        ([1.0, 2.0, 3.0, 4.0, 5.0], 1 / 32),
-        ([-1.0, 2.0, 3.0, 4.0], 2 / 16),
-        ([1.0, -2.0], 3 / 4),  # W = 1: of 0, 1, 2, 3 all but 0
-        ([0.0, 0.0, 3.0], 1 / 2),  # zeros are left out
-        ([1.0, 1.0, -1.0], 4 / 8),  # ties: ranks 2, 2, 2, W = 4; two or three of three signs
-        ([], 1.0),
-    ],
-)
-def test_signed_rank_by_hand(differences: list[float], p: float) -> None:
-    assert signed_rank(differences) == pytest.approx(p)
-
-
-def test_signed_rank_is_scipys() -> None:
-    for seed in range(5):
-        d = np.random.default_rng(seed).normal(0.3, 1.0, 15)
-        wanted = scipy.stats.wilcoxon(d, alternative="greater", method="exact").pvalue
-        assert signed_rank(d.tolist()) == pytest.approx(wanted)
-
-
-def test_holm_by_hand() -> None:
-    # sorted 0.01, 0.02, 0.04 of three: 0.03, 0.04, 0.04
-    found = holm({"a": 0.04, "b": 0.01, "c": 0.02})
-    assert found == {"a": pytest.approx(0.04), "b": pytest.approx(0.03), "c": pytest.approx(0.04)}
-    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
 
 
 def test_what_many_runs_say_is_said_once() -> None:

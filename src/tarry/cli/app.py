@@ -28,6 +28,11 @@ COMMANDS: dict[str, LazyCommand] = {
         "Compare methods on the same data, first weights and delays; write a table and a page with plots.",
         pass_on=True,
     ),
+    "tune": LazyCommand(
+        "tune:tune",
+        "Tune the settings of methods on validation data, with the same number of trials for each.",
+        pass_on=True,
+    ),
     "resume": LazyCommand("resume:resume", "Finish an interrupted run; the weights are those it would have reached."),
     "replay": LazyCommand("replay:replay", "Simulate a federation from its record and report the first difference."),
     "report": LazyCommand("report:report", "Compare finished runs in a table and a self-contained page with plots."),

@@ -29,7 +29,7 @@ def demo(
     workers: Annotated[int, typer.Option("--workers", help="Run this many runs at a time")] = 2,
 ) -> None:
     """Compare four methods on handwritten digits under Raspberry Pi delays, without any download."""
-    from ..runs.compare import specs_of
+    from ..runs.specs import specs_of
     from .compare import run_and_show
 
     run_and_show(specs_of(METHODS, range(seeds), dict(DEMO)), out=out, workers=workers, title="tarry demo")

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..core.compose import PARTS
 from ..core.errors import BadInput
+from ..core.labels import CROSSES
 from ..core.method import Method
 from ..core.parameter import Param
 from ..core.registry import Entry, Registry
@@ -42,7 +43,6 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "lr_schedule": schedules,
     "server_lr_schedule": schedules,
 }
-CROSSES = (*PARTS, "distill", "manifold")
 #: the type of the Python objects that may be given instead of a choice
 _OBJECTS: Mapping[str, Any] = {
     "task": Task,

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from ..core.errors import BadInput
+from ..core.labels import with_axes
 from ..core.method import Method
 from ..core.metric import LOSS, Metric
 from ..core.one_line import short_text
@@ -183,6 +184,9 @@ class Spec:
     diagnose: Annotated[
         bool, "Record how far updates agree with each other, and what the method reports about itself"
     ] = False
+    axes: Annotated[
+        str | None, "Name these settings in the label, as in lr,epochs; a grid of `tarry compare` does [default: none]"
+    ] = None
     cache_limit: Annotated[
         float, "Megabytes of memory for each table that is kept of all clients; a larger one is in a file"
     ] = 2048.0
@@ -264,6 +268,9 @@ class Spec:
                 check()
             except BadInput as e:
                 yield from e.problems
+        for axis in self.axis_names:
+            if axis.partition(".")[0] not in settings():
+                yield f"--axes {self.axes}: {axis} is no setting; name settings such as lr or partition.alpha"
         yield from wrong_choices
         yield from self._executor_contradictions()
 
@@ -323,9 +330,21 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """The method with the parameters that were given, and what it is crossed with."""
+        """The method with the parameters that were given, what it is crossed with, and the values of the axes."""
         parts = [f"{c}={self.name_of(c)}" for c in CROSSES if getattr(self, c) is not None]
-        return "+".join([self.name_of("method"), *parts])
+        method = "+".join([self.name_of("method"), *parts])
+        return with_axes(method, {axis: self._value_of(axis) for axis in self.axis_names})
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The settings that the label names besides the method."""
+        return tuple(name.strip() for name in (self.axes or "").split(",") if name.strip())
+
+    def _value_of(self, axis: str) -> Any:
+        """Return the value of a setting, or of a parameter of a component: lr, partition.alpha."""
+        group, _, parameter = axis.partition(".")
+        value = getattr(self, group)
+        return value.params.get(parameter) if parameter and isinstance(value, Choice) else value
 
     def name_of(self, group: str) -> str:
         """A choice as it is written on the command line; an object by its own name."""

@@ -47,6 +47,7 @@ from ..core.client_table import ClientScalars
 from ..core.method import Geodesic, Method, ServerView
 from ..core.optim import AdamNumbers
 from ..core.parts import Correct, Step
+from ..core.search_space import Range
 from ..core.state_tree import StateRecord
 from ..core.tickets import TicketExtras, Update
 from ..parts.checks import above, at_least, between, check
@@ -203,6 +204,7 @@ def swa_weights(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
     "asynccurve",
     paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization",
     use="A few clients in a long run, with twice the traffic and local work to spare; --diagnose shows what it gains.",
+    space={"eta": Range(0.1, 1.0), "lr": Range(1e-4, 1e-2, log=True)},
 )
 def asynccurve(
     *,

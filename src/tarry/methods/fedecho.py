@@ -30,6 +30,7 @@ from typing import Annotated, Literal, NamedTuple
 from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.optim import AdamNumbers
+from ..core.search_space import Range
 from ..parts.aggregate import buffer as buffered
 from ..parts.distillation import Distillation, with_distillation
 from ..parts.step import add
@@ -70,6 +71,7 @@ def theorem_rates(
     "fedecho",
     paper=PAPER,
     use="Stragglers that hold what others do not, when the server has inputs of the domain without labels.",
+    space={"lr": Range(1e-5, 1e-2, log=True)},
 )
 def fedecho(
     *,

@@ -26,6 +26,7 @@ from typing import Annotated
 
 from ..core.method import Method
 from ..core.parts import Correct
+from ..core.search_space import Range
 from ..parts import endpoint
 from ..parts.checks import between, check, finite
 from ..parts.endpoint import delay_correction, dynamic, orthogonal
@@ -47,6 +48,7 @@ def _method(name: str, eta: float, correct: Correct) -> Method:
     "orthocorrect",
     paper=PAPER,
     use="To study delay corrections: the two limits and everything between are one formula.",
+    space={"alpha": Range(0.0, 1.0), "eta": Range(0.1, 1.0)},
 )
 def orthocorrect(
     *,
@@ -64,6 +66,7 @@ def orthocorrect(
     "orthograd",
     paper=PAPER,
     use="Stale clients early in training: what goes against the drift is taken out of their displacement.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def orthograd(*, eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that trusts displacement: α = 0, ϑ = 0."""
@@ -74,13 +77,19 @@ def orthograd(*, eta: EndpointShare = 0.4) -> Method:
     "orthopos",
     paper=PAPER,
     use="Stale clients close to convergence, where the position a client reached means more than its displacement.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def orthopos(*, conflict: ConflictTest = "start", eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""
     return _method("orthopos", eta, delay_correction(orthogonal(1.0, 0.0, conflict)))
 
 
-@methods.register("orthostrict", paper=PAPER, use="As an ablation: nothing along the drift is ever accepted.")
+@methods.register(
+    "orthostrict",
+    paper=PAPER,
+    use="As an ablation: nothing along the drift is ever accepted.",
+    space={"eta": Range(0.1, 1.0)},
+)
 def orthostrict(*, eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that always projects: ϑ = 1."""
     return _method("orthostrict", eta, delay_correction(orthogonal(0.0, 1.0)))
@@ -90,6 +99,7 @@ def orthostrict(*, eta: EndpointShare = 0.4) -> Method:
     "orthodyn",
     paper=PAPER,
     use="Stale clients over a whole run, when one cannot say beforehand which of orthograd and orthopos is right.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def orthodyn(
     *,

@@ -46,6 +46,7 @@ from torch import Tensor
 from ...core.errors import BadInput
 from ...core.local_rule import Context, LocalRule, VisitInput
 from ...core.method import Method
+from ...core.search_space import Range
 from ...parts.checks import at_least, check
 from ...parts.epochs import at_epoch_ends, epoch_aggregate
 from ...parts.step import add
@@ -115,6 +116,7 @@ class OrthogonalDescent(LocalRule):
     "fedogd",
     paper="Fed-OGD: Mitigating Straggler Effects in Federated Learning via Orthogonal Gradient Descent",
     use="Some tens of fast and slow clients whose data differ, and a server that can hold a model for each.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def fedogd(
     *,

@@ -28,6 +28,7 @@ from torch import Tensor
 from ...core.errors import BadInput
 from ...core.method import Method, ServerView, StepAndReply
 from ...core.parts import Reply
+from ...core.search_space import Range
 from ...core.tickets import NextStart, Update
 from ...parts.project import Projection, calibrate, calibrate_and_mix
 from ...parts.staleness import Decay, polynomial
@@ -61,6 +62,7 @@ def algorithm_1(beta: float, s: Decay, by: Projection) -> StepAndReply:
     "orthofl",
     paper="Orthogonal Calibration for Asynchronous Federated Learning",
     use="Clients whose data differ and whose speeds differ a hundredfold: the slow ones keep what they learned.",
+    space={"beta": Range(0.2, 0.8), "a": Range(0.3, 0.7)},
 )
 def orthofl(
     *,
