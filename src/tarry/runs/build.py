@@ -26,6 +26,7 @@ from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits
 from ..core.server import Server
+from ..core.shards import client_sizes
 from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
@@ -170,7 +171,7 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)
-    samples = [max(1, len(x)) for x, _ in task.clients]
+    samples = [max(1, n) for n in client_sizes(task.clients)]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
-from ..core.task import Partitioner, Shards, Task
+from ..core.shards import Shards
+from ..core.task import Partitioner, Task
 from .data import text_sets as text_sets  # fills the catalog
 from .data.texts import Text, TextDataset, load_text, with_test
 from .models.language import Adapter, causal, padding_of, tokenizer_of
