@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from .errors import BadInput, first_line
 
-__all__ = ["Column", "Columns", "DatasetRows"]
+__all__ = ["ColumnName", "DatasetColumns", "DatasetRows"]
 
-Column = str | int  # the name of a column, or a position in a tuple
-Key = Any  # what names a client: a text or a number
+ColumnName = str | int  # the name of a column, or a position in a tuple
+ClientKey = Any  # what names a client: a text or a number
 
 _TARGETS = ("label", "labels", "target", "targets", "y")
 _INPUTS = ("image", "img", "input", "inputs", "x", "input_ids", "pixel_values", "features", "data")
@@ -28,19 +28,19 @@ _AT_A_TIME, _BYTES_AT_A_TIME = 256, 1 << 24  # examples that are stacked at once
 
 
 @dataclass(frozen=True)
-class Columns:
+class DatasetColumns:
     """The parts of a row: input, target and client; and the function that makes a pair of a row in their place."""
 
-    input: Column | None = None
-    target: Column | None = None
-    client: Column | Callable[[Any], Key] | None = None
+    input: ColumnName | None = None
+    target: ColumnName | None = None
+    client: ColumnName | Callable[[Any], ClientKey] | None = None
     transform: Callable[[Any], Any] | None = None
 
 
 class DatasetRows:
     """The rows of one data set as pairs of tensors. Raise BadInput, with a remedy, for what is no map-style set."""
 
-    def __init__(self, dataset: Any, columns: Columns):
+    def __init__(self, dataset: Any, columns: DatasetColumns):
         self.dataset, self.columns = _map_style(dataset), columns
         self.kind = type(self.dataset).__name__
         if len(self.dataset) == 0:
@@ -49,7 +49,7 @@ class DatasetRows:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def blocks(self) -> Iterator[tuple[Tensor, Tensor, list[Key]]]:
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor, list[ClientKey]]]:
         """Yield the examples in order: inputs and targets, some at a time, and the keys of their clients."""
         first = self.block([0])
         yield first
@@ -57,7 +57,7 @@ class DatasetRows:
         for begin in range(1, len(self), size):
             yield self.block(range(begin, min(begin + size, len(self))))
 
-    def block(self, chosen: Sequence[int]) -> tuple[Tensor, Tensor, list[Key]]:
+    def block(self, chosen: Sequence[int]) -> tuple[Tensor, Tensor, list[ClientKey]]:
         """Return inputs and targets of the chosen examples, and the keys of their clients, if there are any."""
         pairs, keys = [], []
         for i in chosen:
@@ -90,7 +90,7 @@ class DatasetRows:
         x, y = (_as_number_or_tensor(value) for value in pair)
         return x, y
 
-    def _input_and_target(self, row: Mapping[Any, Any]) -> tuple[Column, Column]:
+    def _input_and_target(self, row: Mapping[Any, Any]) -> tuple[ColumnName, ColumnName]:
         """Return the columns of input and target: given, or the only ones that it can be."""
         names, c = list(row), self.columns
         taken = {n for n in (c.input, c.target, c.client) if n is not None and not callable(n)}
@@ -105,7 +105,7 @@ class DatasetRows:
             )
         return found, target
 
-    def _key(self, i: int, row: Any) -> Key:
+    def _key(self, i: int, row: Any) -> ClientKey:
         by = self.columns.client
         key = by(row) if callable(by) else _cell(row, by, i)
         key = key.item() if isinstance(key, Tensor | np.generic) and np.ndim(key) == 0 else key
@@ -161,7 +161,7 @@ def _only(names: Sequence[Any]) -> Any:
     return names[0] if len(names) == 1 else None
 
 
-def _or_one(target: Column | None) -> Column:
+def _or_one(target: ColumnName | None) -> ColumnName:
     return 1 if target is None else target
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .dataset_rows import Columns, DatasetRows, Key
+from .dataset_rows import ClientKey, DatasetColumns, DatasetRows
 from .errors import BadInput
-from .example_files import Block, ExampleCache
+from .example_files import ExampleCache
 from .shards import Examples, Indices, MappedExamples, MappedShards, Shards
 from .slow_read import SlowReadNotice
 
@@ -41,7 +41,7 @@ class CacheSettings:
 class DatasetReader:
     """One data set, or several that are read one after the other: one for each client."""
 
-    def __init__(self, datasets: Sequence[Any], columns: Columns, cache: CacheSettings | None, name: str | None):
+    def __init__(self, datasets: Sequence[Any], columns: DatasetColumns, cache: CacheSettings | None, name: str | None):
         self.sets = [DatasetRows(d, columns) for d in datasets]
         self.sizes = [len(rows) for rows in self.sets]
         self.name = self.sets[0].kind.lower() if name is None else name
@@ -74,7 +74,7 @@ class DatasetReader:
         tensors: list[Tensor] = []
         end = 0
 
-        def add(block: Block) -> None:
+        def add(block: Examples) -> None:
             nonlocal end
             if not tensors:
                 tensors.extend(t.new_empty(self._n, *t.shape[1:]) for t in block)
@@ -92,7 +92,7 @@ class DatasetReader:
 
     def _write(self, add: Any) -> Indices | None:
         """Call `add` with each block of examples; return the numbers of the clients."""
-        notice, done, keys = SlowReadNotice(f"from_dataset: {self.name}, examples", self._n), 0, list[Key]()
+        notice, done, keys = SlowReadNotice(f"from_dataset: {self.name}, examples", self._n), 0, list[ClientKey]()
         for rows in self.sets:
             for x, y, k in rows.blocks():
                 add((x, y))
@@ -100,7 +100,7 @@ class DatasetReader:
                 notice(done := done + len(x))
         return _numbered(keys) if keys else None
 
-    def _digest(self) -> tuple[str, Block]:
+    def _digest(self) -> tuple[str, Examples]:
         """Return a digest of what the data sets show of themselves, and some first examples.
 
         It has their types and source code, lengths, fingerprints (Hugging Face), columns, and a sample of the examples
@@ -153,14 +153,14 @@ def check_index_lists(lists: Sequence[Any], n: int) -> list[Indices]:
     return parts
 
 
-def _numbered(keys: list[Key]) -> Indices:
+def _numbered(keys: list[ClientKey]) -> Indices:
     """Return the number of each key among all keys, which are sorted: numbers first, then texts."""
     order = sorted(set(keys), key=lambda k: (isinstance(k, str), k))
     number = {key: i for i, key in enumerate(order)}
     return np.array([number[k] for k in keys], np.int64)
 
 
-def _bytes(block: tuple[Tensor, Tensor, list[Key]]) -> bytes:
+def _bytes(block: tuple[Tensor, Tensor, list[ClientKey]]) -> bytes:
     x, y, keys = block
     return (
         b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in (x, y) if t.numel()) + repr(keys).encode()

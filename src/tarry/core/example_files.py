@@ -26,13 +26,14 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from .errors import BadInput
-from .shards import Indices, MappedExamples
+from .shards import Examples, Indices, MappedExamples
 from .storage import storage_errors
 
-__all__ = ["Block", "ExampleCache", "stored_type"]
+__all__ = ["ExampleCache", "stored_type"]
 
-Block = tuple[Tensor, Tensor]
-Writer = Callable[[Callable[[Block], None]], Indices | None]  # calls its argument with each block; → clients' numbers
+BlockWriter = Callable[
+    [Callable[[Examples], None]], Indices | None
+]  # calls its argument with each block; → clients' numbers
 
 _ABOUT, _CLIENTS = "about.json", "clients.npy"
 _DIGITS = 16  # of a digest in the name of an entry
@@ -66,7 +67,7 @@ class ExampleCache:
             os.utime(entry)
         return examples, clients
 
-    def put(self, name: str, digest: str, n: int, first: Block, write: Writer) -> None:
+    def put(self, name: str, digest: str, n: int, first: Examples, write: BlockWriter) -> None:
         """Write an entry of `n` examples like those of the block `first`; `write` makes all blocks in order."""
         entry, part = self._entry(name, digest), self.folder / ".part"
         with storage_errors(self.folder), self._lock():
@@ -99,10 +100,10 @@ class ExampleCache:
         return self.folder / f"{plain.lstrip('.') or 'data'}-{digest[:_DIGITS]}"
 
     @staticmethod
-    def _write(folder: Path, n: int, first: Block, write: Writer) -> Indices | None:
+    def _write(folder: Path, n: int, first: Examples, write: BlockWriter) -> Indices | None:
         files = [_ArrayFile(folder / f"{name}.npy", n, t) for name, t in zip("xy", first, strict=True)]
 
-        def add(block: Block) -> None:
+        def add(block: Examples) -> None:
             for file, t in zip(files, block, strict=True):
                 file.add(t)
 
@@ -138,7 +139,7 @@ class _ArrayFile:
 
     def __init__(self, path: Path, n: int, like: Tensor):
         row = stored_type(like)[0]
-        self._shape, self._dtype, self._left = row.shape, row.dtype, n
+        self._row = row
         self._file: BufferedWriter = path.open("wb")
         header: Any = {"descr": npy.dtype_to_descr(row.numpy().dtype), "fortran_order": False, "shape": (n, *row.shape)}
         npy.write_array_header_1_0(self._file, header)
@@ -146,12 +147,11 @@ class _ArrayFile:
     def add(self, rows: Tensor) -> None:
         """Append rows; raise BadInput if they have another type or shape than the first."""
         rows = stored_type(rows)
-        if rows.shape[1:] != self._shape or rows.dtype != self._dtype:
+        if rows.shape[1:] != self._row.shape or rows.dtype != self._row.dtype:
             raise BadInput(
-                f"from_dataset: some examples are {_words(rows[0])} and the first {_words(rows.new_empty(self._shape))};"
-                " all must be alike"
+                f"from_dataset: some examples are {_words(rows[0])}, and the first {_words(self._row)}; all must be"
+                " alike: tensors or numbers of one shape and type"
             )
-        self._left -= len(rows)
         self._file.write(np.ascontiguousarray(rows.numpy()).data)
 
     def close(self) -> None:

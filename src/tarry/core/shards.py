@@ -1,4 +1,4 @@
-"""The examples of all clients: in two tensors (Shards), or as rows of files that are mapped to memory (MappedShards)."""
+"""The examples of all clients: in two tensors (Shards), or as rows of mapped files (MappedShards)."""
 
 from __future__ import annotations
 

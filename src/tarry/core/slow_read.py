@@ -13,7 +13,7 @@ _QUIET = 2.0  # seconds of reading before the first notice
 class SlowReadNotice:
     """Progress of a long read on standard error: nothing for two seconds, then a line every five seconds.
 
-    If the number of things in `total` is known, a line has the time that is left.
+    If the `total` is known, a line has the time that is left.
     """
 
     def __init__(self, what: str, total: int | None = None):

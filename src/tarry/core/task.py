@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .dataset_rows import Column, Columns
+from .dataset_rows import ColumnName, DatasetColumns
 from .datasets import CacheSettings, DatasetReader, check_index_lists, datasets_of
 from .errors import BadInput
 from .one_line import cut_to_width, function_name
@@ -88,11 +88,11 @@ class Task:
         *,
         test: Any = None,
         name: str | None = None,
-        input_column: Column | None = None,
-        target_column: Column | None = None,
+        input_column: ColumnName | None = None,
+        target_column: ColumnName | None = None,
         transform: Callable[[Any], tuple[Any, Any]] | None = None,
         clients: Sequence[Sequence[int]] | None = None,
-        clients_by: Column | Callable[[Any], str | int] | None = None,
+        clients_by: ColumnName | Callable[[Any], str | int] | None = None,
         cache: str | Path | None = None,
         cache_gigabytes: float = 100.0,
         **others: Any,
@@ -119,7 +119,7 @@ class Task:
         if len(given := [way for way, value in ways.items() if value is not None]) > 1:
             raise BadInput(f"from_dataset: {' and '.join(given)} both say whose the examples are; give one of the two")
         files = None if cache is None else CacheSettings(cache, cache_gigabytes)
-        columns = Columns(input_column, target_column, clients_by, transform)
+        columns = DatasetColumns(input_column, target_column, clients_by, transform)
         reader = DatasetReader([dataset] if each is None else each, columns, files, name)
         name = reader.name
         parts = None if clients is None else check_index_lists(clients, sum(reader.sizes))
