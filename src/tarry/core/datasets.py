@@ -1,4 +1,4 @@
-"""Tasks' examples from data sets of torch and Hugging Face: read once, in memory or in mapped files of a cache folder."""
+"""Examples of torch and Hugging Face data sets: read once, in memory or in mapped files of a cache folder."""
 
 from __future__ import annotations
 
