@@ -92,13 +92,22 @@ class MappedShards(Sequence[Examples]):
         if not -len(self) <= client < len(self):
             raise IndexError(client)
         client %= len(self)
-        rows = self.order[self.ends[client] : self.ends[client + 1]]
+        rows = self.rows(client)
         x, y = (self._cast(t[rows]) for t in self.source)
         self.source.release()
         return x, y
 
     def __iter__(self) -> Iterator[Examples]:
         return (self[i] for i in range(len(self)))
+
+    def rows(self, client: int) -> Tensor:
+        """Return the rows of the files that are the client's."""
+        return self.order[self.ends[client] : self.ends[client + 1]]
+
+    def choose(self, chosen: Sequence[Indices]) -> MappedShards:
+        """Return the shards with only the chosen examples of each client."""
+        parts = [part[rows] for part, rows in zip(self._parts, chosen, strict=True)]
+        return MappedShards(self.source, parts, self._cast)
 
     def to(self, cast: Callable[[Tensor], Tensor]) -> MappedShards:
         """Return the shards with `cast` applied to the examples of a client when they are read."""

@@ -69,6 +69,7 @@ class Task:
     clients: Sequence[Examples] = ()
     test: Examples | None = None
     train: Examples | None = None
+    validation: Examples | None = None  # what a run is scored on before its end, in place of the test set
     groups: Tensor | None = None
     score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
     unlabeled: Tensor | None = None  # inputs the server has, without labels
@@ -144,14 +145,33 @@ class Task:
 
     def _sizes(self) -> dict[str, int]:
         sizes = client_sizes(self.clients) if self.train is None else [len(self.train[0])]
-        test = {} if self.test is None else {"test": len(self.test[0])}
-        return {"train": sum(sizes), **test, **({"clients": len(self.clients)} if self.clients else {})}
+        others = {name: len(e[0]) for name in ("validation", "test") if (e := getattr(self, name)) is not None}
+        return {"train": sum(sizes), **others, **({"clients": len(self.clients)} if self.clients else {})}
 
     def _model_name(self) -> str:
         return function_name(self.model if not isinstance(self.model, nn.Module) else type(self.model))
 
-    def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
+    def kinds(self) -> Indices:
+        """Return the class of each training example, as partitions take it; 0 where targets are no classes.
+
+        >>> tarry.tasks["digits"](limit=100).kinds().shape
+        (100,)
+        """
+        assert self.train is not None
+        y = self.train[1]
+        are_classes = y.ndim == 1 and not y.is_floating_point()
+        return y.numpy().astype(np.int64) if are_classes else np.zeros(len(y), np.int64)
+
+    def split(
+        self,
+        partitioner: Partitioner,
+        n_clients: int,
+        rng: np.random.Generator,
+        validation: Indices | None = None,
+    ) -> Task:
         """Return the same task with its training examples split over `n_clients` clients.
+
+        `validation`: rows that no client gets, and that the task is validated on.
 
         >>> import numpy as np
         >>> task = tarry.tasks["digits"](limit=100)
@@ -161,13 +181,29 @@ class Task:
         if self.train is None:
             raise BadInput(f"--partition: the examples of task {self.name!r} belong to its clients already")
         x, y = self.train
-        labels = y.numpy().astype(np.int64) if not y.is_floating_point() else np.zeros(len(y), np.int64)
+        labels, task = self.kinds(), self
         groups = None if self.groups is None else self.groups.numpy().astype(np.int64)
-        parts = partitioner(labels, groups, n_clients, rng)
+        if validation is None:
+            parts = partitioner(labels, groups, n_clients, rng)
+        else:
+            rest = np.setdiff1d(np.arange(len(x)), validation)
+            parts = partitioner(labels[rest], None if groups is None else groups[rest], n_clients, rng)
+            parts = [rest[part] for part in parts]
+            task = replace(self, validation=(x[validation], y[validation]))
         assert len(parts) == n_clients, f"the partitioner made {len(parts)} parts for {n_clients} clients"
         mapped = self.train if isinstance(self.train, MappedExamples) else None
         clients = Shards.cut(x, y, parts) if mapped is None else MappedShards(mapped, parts)
-        return replace(self, clients=clients, train=None, groups=None)
+        return replace(task, clients=clients, train=None, groups=None)
+
+    @property
+    def during_run(self) -> Task:
+        """The task as it is scored before the end of a run: on the validation set, if there is one.
+
+        >>> task = tarry.tasks["digits"](limit=100)
+        >>> task.during_run is task
+        True
+        """
+        return self if self.validation is None else replace(self, test=self.validation)
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Task:
         """Return the same task with the floating-point examples of clients and tests in `dtype`, all on `device`.
@@ -181,10 +217,10 @@ class Task:
             clients = clients.to(cast)
         else:
             clients = [(cast(x), cast(y)) for x, y in clients]
-        test = None if self.test is None else (cast(self.test[0]), cast(self.test[1]))
+        test, validation = (None if e is None else (cast(e[0]), cast(e[1])) for e in (self.test, self.validation))
         unlabeled = None if self.unlabeled is None else cast(self.unlabeled)
         mask = None if self.unlabeled_mask is None else self.unlabeled_mask.to(device)
-        return replace(self, clients=clients, test=test, unlabeled=unlabeled, unlabeled_mask=mask)
+        return replace(self, clients=clients, test=test, validation=validation, unlabeled=unlabeled, unlabeled_mask=mask)
 
 
 def _shape_of(examples: Tensor) -> str:

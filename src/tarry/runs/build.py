@@ -31,6 +31,7 @@ from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
+from ..engine.early_stopping import EarlyStopping
 from ..engine.gate import Gate, GateSettings
 from ..engine.model_monitor import ModelMonitor
 from ..tasks.data.sets import collect_notices
@@ -104,7 +105,7 @@ class BuiltRun:
 
         Without these it is the size of the weights. None without a monitor, or with a test set.
         """
-        if self.monitor() is None or self.task.test is not None:
+        if self.monitor() is None or self.task.during_run.test is not None:
             return None
         inputs = self.task.unlabeled
         if inputs is None or not len(inputs):
@@ -132,18 +133,23 @@ class BuiltRun:
 
     def take_evaluator(self) -> Callable[[Tensor], Score] | None:
         """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
-        test = self.task.test
-        if test is None:
+        examples = self.task.during_run.test
+        if examples is None:
             return None
-        return partial(LentWeights(self.module, self.layout, self.task, self.work.optimizer).evaluate, examples=test)
+        lent = LentWeights(self.module, self.layout, self.task, self.work.optimizer)
+        return partial(lent.evaluate, examples=examples)
 
     def evaluator(self) -> Callable[[Tensor], Score] | None:
-        """Accuracy and loss on the test set; None where the task has none."""
-        test = self.task.test
-        if test is None:
+        """Accuracy and loss on the validation set, or else the test set; None where the task has neither."""
+        examples = self.task.during_run.test
+        if examples is None:
             return None
         bound = self.bound()
-        return lambda weights: bound.evaluate(weights, test)
+        return lambda weights: bound.evaluate(weights, examples)
+
+    def early_stopping(self) -> EarlyStopping | None:
+        """The rule that ends the run when the validation score stops to improve; None without --patience."""
+        return None if self.spec.patience is None else EarlyStopping(self.spec.patience, self.task.score is not None)
 
 
 def root_mean_square(numbers: Tensor) -> float:
@@ -175,7 +181,12 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
-    if spec.target is not None and (task.test is None or task.score is None):
+    if spec.patience is not None and task.validation is None:
+        raise BadInput(
+            f"--patience {spec.patience}: early stopping looks at a validation set, and there is none; add --validation"
+            " 0.1, which holds out a tenth of the training examples"
+        )
+    if spec.target is not None and (task.during_run.test is None or task.score is None):
         missing = "test set" if task.test is None else "score"
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
     delay = _delay(spec, population)

@@ -17,6 +17,7 @@ from ..core.shards import MappedShards, client_sizes
 from ..core.task import Task
 from ..tasks import at_least
 from ..tasks.data.sets import catalog
+from ..tasks.validation import draw, hold_out_of_clients
 
 __all__ = ["add_unlabeled", "build_task", "check_model_and_loss", "dtype_of", "limit_of"]
 
@@ -28,7 +29,9 @@ def build_task(spec: Spec) -> Task:
     task = spec.task
     if isinstance(task, Choice):
         task = task.build("task")
-    for part in ("train", "test"):
+    if spec.validation is not None and task.validation is not None:
+        raise BadInput(f"--validation {spec.validation}: task {task.name!r} has a validation set; leave this flag out")
+    for part in ("train", "validation", "test"):
         if getattr(task, part) is not None:
             _check_pair(getattr(task, part), f"task {task.name!r}: {part}=")
     if task.train is not None:
@@ -37,12 +40,15 @@ def build_task(spec: Spec) -> Task:
             partition = partition.build("partition")
         partitioner = at_least(partition, spec.min_samples)
         generator = rng.generator(rng.key(spec.seed, Stream.PARTITION))
-        task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator)
+        held = None if spec.validation is None else draw(task, spec.validation, spec.seed)
+        task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator, held)
     elif not task.clients:
         raise BadInput(f"--task {task.name}: it has neither clients nor training examples to deal out")
     elif spec.clients is not None and spec.clients != len(task.clients):
         raise BadInput(f"--clients {spec.clients}: task {task.name!r} comes with {len(task.clients)} clients")
     _check_clients(task)
+    if spec.validation is not None and task.validation is None:
+        task = hold_out_of_clients(task, spec.validation, spec.seed)
     return task.to(dtype_of(spec), spec.device)
 
 
