@@ -56,7 +56,7 @@ class Watch:
 def wide(clients: int, parameters: int) -> tarry.Task:
     g = torch.Generator().manual_seed(0)
     data = [(torch.randn(4, TOUCHED, generator=g), torch.randn(4, generator=g)) for _ in range(clients)]
-    return tarry.Task("wide", model=Wide(parameters), loss=nn.functional.mse_loss, clients=data, score=None)
+    return tarry.Task("wide", model=Wide(parameters), loss=nn.functional.mse_loss, clients=data, metrics=["loss"])
 
 
 def main() -> None:

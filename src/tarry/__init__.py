@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .core.local_rule import VisitOutput as VisitOutput
     from .core.method import Method as Method
     from .core.method import ServerView as ServerView
+    from .core.metric import CurvePoint as CurvePoint
+    from .core.metric import Metric as Metric
     from .core.parts import Aggregate as Aggregate
     from .core.parts import Correct as Correct
     from .core.parts import Dispatch as Dispatch
@@ -48,8 +50,8 @@ if TYPE_CHECKING:
     from .core.tickets import Update as Update
     from .delays import delays as delays
     from .methods import methods as methods
+    from .metrics import metrics as metrics
     from .parts.manifold import manifolds as manifolds
-    from .record.result import CurvePoint as CurvePoint
     from .record.result import Result as Result
     from .runs.compare import Comparison as Comparison
     from .runs.compare import compare as compare
@@ -72,7 +74,7 @@ _MODULES = {
     "ClientModel": "core.local_rule",
     "Comparison": "runs.compare",
     "Correct": "core.parts",
-    "CurvePoint": "record.result",
+    "CurvePoint": "core.metric",
     "DamagedFile": "core.errors",
     "Dispatch": "core.parts",
     "Diverged": "core.errors",
@@ -80,6 +82,7 @@ _MODULES = {
     "Layout": "core.layout",
     "LocalRule": "core.local_rule",
     "Method": "core.method",
+    "Metric": "core.metric",
     "NextStart": "core.tickets",
     "Part": "core.parts",
     "Progress": "runs.run",
@@ -105,6 +108,7 @@ _MODULES = {
     "delays": "delays",
     "manifolds": "parts.manifold",
     "methods": "methods",
+    "metrics": "metrics",
     "partitions": "tasks",
     "read": "runs.read",
     "replay": "runs.replay",
@@ -122,7 +126,7 @@ __all__ = list(_MODULES)
 class _LazyPackage(ModuleType):
     """The package itself: public names and subpackages are imported on first access (PEP 562, as a class).
 
-    The registries `delays`, `methods` and `tasks` share their names with subpackages. The import system assigns a
+    Registries such as `methods` and `metrics` share their names with subpackages. The import system assigns a
     subpackage to its parent; `__setattr__` drops that assignment, so that the public name is always the registry.
     """
 

@@ -12,7 +12,7 @@ import pytest
 
 import tarry
 from tarry.record.binding import seal
-from tarry.report import accuracy_over_time, markdown, staleness_bars, summarize
+from tarry.report import markdown, score_over_time, staleness_bars, summarize
 from tests.helpers.commands import call_command
 
 EVIL = {
@@ -73,7 +73,7 @@ def test_texts_of_a_stored_result(template, tmp_path, monkeypatch, what):
     result = tarry.read(folder)
     assert HIDDEN.search(repr(result)) is None
     summary = summarize([result])
-    for svg in (accuracy_over_time([result], summary), staleness_bars([result])):
+    for svg in (score_over_time([result], summary), staleness_bars([result])):
         ElementTree.fromstring(svg)
     table = markdown(summary)
     assert HIDDEN.search(table) is None

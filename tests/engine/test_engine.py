@@ -85,7 +85,7 @@ def drive(name: str, params: dict[str, Any], max_tickets: int, seed: int) -> tup
         present = {c for c in range(N) if rng.random() < 0.9}
         out += [t.number for t, _ in engine.end_instant(time, engine.changes_to(present))]
         if step % 10 == 0:
-            engine.score(time, step / 200, 1.0)
+            engine.score(time, {"accuracy": step / 200, "loss": 1.0})
     return engine, [
         [e.kind, e.time, e.version, e.updates, e.client, e.ticket, e.visit, e.staleness, e.stepped] for e in events
     ]

@@ -181,7 +181,7 @@ def test_a_restored_server_has_the_healthy_state_and_goes_on(method):
     engine, events = engine_of(method)
     out = [t.number for t, _ in engine.begin()]
     time = 0.0
-    engine.score(0.0, 0.1, 2.3, 2.3)
+    engine.score(0.0, {"accuracy": 0.1, "loss": 2.3}, 2.3)
 
     def advance(steps: int, scale: float) -> None:
         nonlocal time, out
@@ -195,11 +195,11 @@ def test_a_restored_server_has_the_healthy_state_and_goes_on(method):
             out = [n for n in out if n in engine.server.tickets]
 
     advance(12, 0.1)
-    engine.score(time, 0.5, 1.0, 1.0)
+    engine.score(time, {"accuracy": 0.5, "loss": 1.0}, 1.0)
     healthy, version, updates = engine.server.weights, engine.server.version, engine.updates
     numbers = engine.server.numbers
     advance(6, 1.0)
-    engine.score(time, 0.1, 1e9, 1e9)
+    engine.score(time, {"accuracy": 0.1, "loss": 1e9}, 1e9)
     assert engine.next_restore > time
     assert events[-1].kind == "alarm"
     open_before = set(engine.server.tickets)
@@ -222,11 +222,11 @@ def test_a_restored_server_has_the_healthy_state_and_goes_on(method):
 def test_a_saved_engine_restores_alike():
     engine, _ = engine_of("fedbuff", buffer=2)
     out = [t.number for t, _ in engine.begin()]
-    engine.score(0.0, 0.1, 1.0, 1.0)
+    engine.score(0.0, {"accuracy": 0.1, "loss": 1.0}, 1.0)
     for k, number in enumerate(out[:3]):
         engine.accept(1.0 + k, number, result())
     engine.end_instant(3.0, ())
-    engine.score(4.0, 0.1, nan, nan)
+    engine.score(4.0, {"accuracy": 0.1, "loss": nan}, nan)
     again, _ = engine_of("fedbuff", buffer=2)
     again.load(engine.save())
     for one in (engine, again):

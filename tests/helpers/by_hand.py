@@ -31,7 +31,7 @@ def globals_after(
     """(time, client, staleness, θ) of every arrival, from θ = 0."""
     d = len(optima[0])
     data = [(torch.zeros(n, d), torch.tensor([list(c)] * n)) for c, n in zip(optima, examples, strict=True)]
-    task = tarry.Task("points", model=Shift([0.0] * d), loss=half_square_distance, clients=data, score=None)
+    task = tarry.Task("points", model=Shift([0.0] * d), loss=half_square_distance, clients=data, metrics=["loss"])
     seen: list[tarry.Event] = []
     tarry.run(
         method,

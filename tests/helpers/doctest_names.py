@@ -20,7 +20,7 @@ def doctest_names() -> dict[str, Any]:
     """Return fresh objects: f(x) = w·x with w = (1, 2), squared error, targets 0, SGD with lr 0.1, and a visit at w."""
     module, batch, w = nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), torch.tensor([1.0, 2.0])
     layout = tarry.Layout.of(module)
-    task = tarry.Task("dot product", model=lambda: module, loss=mse_loss, clients=[batch], score=None)
+    task = tarry.Task("dot product", model=lambda: module, loss=mse_loss, clients=[batch], metrics=["loss"])
     sgd = make_optimizer("sgd", lr=0.1)
     model = FlatModel(module, layout, task, sgd)
     model.visit = BatchIterator(w, batch, LocalWork(sgd), key=0)

@@ -39,7 +39,7 @@ def away(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def task(n: int) -> tarry.Task:
     one = (torch.ones(1, 1, dtype=torch.float64), torch.zeros(1))
-    return tarry.Task("away", model=Scalar(), loss=away, clients=[one] * n, test=one, score=None)
+    return tarry.Task("away", model=Scalar(), loss=away, clients=[one] * n, test=one, metrics=["loss"])
 
 
 @dataclass(frozen=True)

@@ -90,4 +90,6 @@ class Problem:
 
     def task(self) -> tarry.Task:
         clients = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in self.data]
-        return tarry.Task("twin", model=Net(*self.parts(self.w0)), loss=half_mean_square, clients=clients, score=None)
+        return tarry.Task(
+            "twin", model=Net(*self.parts(self.w0)), loss=half_mean_square, clients=clients, metrics=["loss"]
+        )

@@ -25,7 +25,7 @@ def pulling(strength: Vec = STRENGTH, place: Vec = PLACE) -> tarry.Task:
     roots = [torch.from_numpy(np.sqrt(s)) for s in strength]
     data = [(torch.diag(r), r * torch.from_numpy(b)) for r, b in zip(roots, place, strict=True)]
     return tarry.Task(
-        "pulling", model=InnerProduct([0.0] * strength.shape[1]), loss=half_square, clients=data, score=None
+        "pulling", model=InnerProduct([0.0] * strength.shape[1]), loss=half_square, clients=data, metrics=["loss"]
     )
 
 

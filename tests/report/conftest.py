@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tarry.core.metric import CurvePoint
 from tarry.record.result import Result, Staleness
 
 Make = Callable[..., Result]
@@ -36,7 +37,10 @@ def make(label: str, seed: int, accuracies: dict[float, float | None], **others:
         "peak_server_bytes": 4_000_000,
         "version": "0.1.0",
     }
-    return Result(**{**values, **others})
+    values |= others
+    scored = any(point[2] is not None for point in values["curve"])
+    points = [CurvePoint.from_row(point, "accuracy" if scored else "loss") for point in values["curve"]]
+    return Result(**{**values, "curve": points})
 
 
 @pytest.fixture(name="make")

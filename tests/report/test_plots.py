@@ -10,7 +10,7 @@ import pytest
 
 from tarry.core.errors import BadInput
 from tarry.record.result import Result
-from tarry.report import accuracy_over_time, accuracy_over_updates, staleness_bars, summarize
+from tarry.report import score_over_time, score_over_updates, staleness_bars, summarize
 from tarry.report.plots import line_style
 from tests.helpers.svg import SVG, words
 
@@ -19,7 +19,7 @@ Make = Callable[..., Result]
 
 def drawn(results: list[Result]) -> list[str]:
     s = summarize(results)
-    return [accuracy_over_time(results, s), accuracy_over_updates(results, s), staleness_bars(results)]
+    return [score_over_time(results, s), score_over_updates(results, s), staleness_bars(results)]
 
 
 def ids(svg: str) -> list[str]:
@@ -49,7 +49,7 @@ def test_the_axes_say_what_they_measure(pictures: list[str]) -> None:
 @pytest.mark.parametrize(("end", "unit"), [(100, "s"), (1000, "min"), (20_000, "h"), (500_000, "days")])
 def test_time_is_in_the_unit_of_its_range(make: Make, end: float, unit: str) -> None:
     runs = [make("a", 0, {0: 0.1, end: 0.5})]
-    assert f"virtual time ({unit})" in words(accuracy_over_time(runs, summarize(runs)))
+    assert f"virtual time ({unit})" in words(score_over_time(runs, summarize(runs)))
 
 
 def test_the_same_runs_give_the_same_bytes(pictures: list[str], two_methods: list[Result]) -> None:
@@ -85,14 +85,14 @@ def test_ink_follows_the_page_and_nothing_reaches_out_of_the_picture(pictures: l
 def test_lines_that_end_apart_are_named_at_their_ends_and_others_in_a_legend(make: Make) -> None:
     def picture(high: float) -> list[str]:
         runs = [make("a", 0, {0: 0.1, 9: 0.5}), make("b", 0, {0: 0.1, 9: high})]
-        return ids(accuracy_over_time(runs, summarize(runs)))
+        return ids(score_over_time(runs, summarize(runs)))
 
     assert not any("legend" in i for i in picture(0.9))
     assert any("legend" in i for i in picture(0.505))
 
 
 def test_a_band_is_drawn_for_several_seeds_only(pictures: list[str], two_methods: list[Result]) -> None:
-    several, one = pictures[0], accuracy_over_time(two_methods[:2], summarize(two_methods[:2]))
+    several, one = pictures[0], score_over_time(two_methods[:2], summarize(two_methods[:2]))
     assert "FillBetween" in several or "PolyCollection" in several
     assert "FillBetween" not in one
     assert "PolyCollection" not in one
@@ -100,7 +100,7 @@ def test_a_band_is_drawn_for_several_seeds_only(pictures: list[str], two_methods
 
 def test_a_task_without_accuracy_is_drawn_by_its_loss(make: Make) -> None:
     runs = [make("a", 0, {0: None}, curve=[(0.0, 0, None, 2.0), (9.0, 9, None, 1.0)], final_loss=1.0)]
-    said = words(accuracy_over_time(runs, summarize(runs)))
+    said = words(score_over_time(runs, summarize(runs)))
     assert "test loss" in said
     assert not any("target" in w for w in said)
 
@@ -120,7 +120,7 @@ def test_labels_are_shown_as_they_are(make: Make) -> None:
 
 def test_many_methods_differ_by_colour_or_dashes(make: Make) -> None:
     runs = [make(f"m{i}", 0, {0: 0.1, 9: 0.5 + 0.01 * i}) for i in range(8)]
-    root = ElementTree.fromstring(accuracy_over_time(runs, summarize(runs)))
+    root = ElementTree.fromstring(score_over_time(runs, summarize(runs)))
     legend = next(e for e in root.iter() if e.attrib.get("id", "").endswith("legend_1"))
     strokes = [s for e in legend.iter(f"{SVG}path") if "stroke:" in (s := e.attrib.get("style", ""))]
     assert len(strokes) == len(set(strokes)) == 9  # with the target
@@ -133,7 +133,7 @@ def test_as_many_methods_as_there_are_have_a_look_each() -> None:
 
 def test_marks_are_drawn_on_lines_and_in_the_legend(make: Make) -> None:
     runs = [make(f"m{i}", 0, {0: 0.1, 3: 0.4, 9: 0.5 + 0.01 * i}) for i in range(30)]
-    root = ElementTree.fromstring(accuracy_over_time(runs, summarize(runs)))
+    root = ElementTree.fromstring(score_over_time(runs, summarize(runs)))
     legend = next(e for e in root.iter() if e.attrib.get("id", "").endswith("legend_1"))
     in_legend = sum(1 for _ in legend.iter(f"{SVG}use"))
     assert in_legend == 6  # the first 24 need none

@@ -14,7 +14,11 @@ def task(clients: int = 1) -> tarry.Task:
     """½ w² for everybody: a step at rate η takes w to (1 − η) w."""
     one = (torch.ones(1, 1, dtype=torch.float64), torch.zeros(1))
     return tarry.Task(
-        "point", model=Scale([1.0]), loss=lambda out, y: 0.5 * (out**2).mean(), clients=[one] * clients, score=None
+        "point",
+        model=Scale([1.0]),
+        loss=lambda out, y: 0.5 * (out**2).mean(),
+        clients=[one] * clients,
+        metrics=["loss"],
     )
 
 

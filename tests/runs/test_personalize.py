@@ -22,7 +22,7 @@ from tarry.core.errors import BadInput
 from tarry.core.method import Personalization
 from tarry.core.rng import Stream
 from tarry.record.binding import seal
-from tarry.runs.personalize import majority_accuracy
+from tarry.runs.task_metrics import majority_accuracy
 from tests.helpers.interrupted import interrupted_run
 
 
@@ -350,7 +350,7 @@ def test_the_majority_accuracy_answer_is_the_commonest_class_of_the_test_set() -
     x = torch.zeros(5, 4)
     assert majority_accuracy(task(test=(x, torch.tensor([2, 0, 2, 1, 2])))) == 0.6
     assert majority_accuracy(task(test=None)) is None
-    assert majority_accuracy(task(score=None)) is None
+    assert majority_accuracy(task(metrics=["loss"])) is None
     assert majority_accuracy(task(test=(x, torch.zeros(5, 2, dtype=torch.int64)))) is None
     made = task()
     assert tarry.run("asgd", made, **RUN).majority_accuracy == majority_accuracy(made)

@@ -86,8 +86,7 @@ def test_digits_can_be_learnt_by_their_model() -> None:
         task.loss(model(x), y).backward()
         optimizer.step()
     xt, yt = held_out(task)
-    assert task.score is not None
-    assert task.score(model(xt), yt) > 0.9 * len(yt)
+    assert (model(xt).argmax(1) == yt).sum() > 0.9 * len(yt)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from torch.nn.functional import cross_entropy
 from tarry.core.errors import BadInput
 from tarry.core.shards import Shards
 from tarry.core.task import Task
+from tarry.metrics.classification import Accuracy
 from tarry.tasks import partitions, tasks
-from tarry.tasks.language import _write, answer_loss, exact_match, last_number, token_accuracy
+from tarry.tasks.language import _write, answer_loss, exact_match, last_number
 from tarry.tasks.models.language import tokenizer_of
 from tarry.training.flat_model import build_module
 from tests.helpers.by_flags import build_by_flags
@@ -129,9 +130,9 @@ def test_the_score_is_each_examples_share_of_right_tokens() -> None:
     z[0, 0, 5] = z[0, 1, 2] = z[0, 2, 2] = 1  # of two tokens one
     for i in range(4):
         z[1, i, i + 1] = 1
-    assert token_accuracy(z, y).item() == pytest.approx(1.5)
+    assert Accuracy.per_example(z, y).tolist() == [0.5, 1.0]
     z[1, 0, 0] = torch.nan
-    assert token_accuracy(z, y).item() == pytest.approx(1.25)
+    assert Accuracy.per_example(z, y).tolist() == [0.5, 0.75]
 
 
 def math_instruct(folder: Path) -> None:

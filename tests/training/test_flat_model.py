@@ -210,7 +210,7 @@ def test_evaluating_is_accuracy_and_mean_loss_in_eval_mode_whatever_the_chunk():
     right, loss = (out.argmax(1) == y).double().mean().item(), cross_entropy(out, y).item()
     for chunk in (1, 7, 25, 1000):
         got = bound.evaluate(weights, (x, y), chunk=chunk)
-        assert got == pytest.approx((right, loss), abs=1e-12)
+        assert got == pytest.approx({"accuracy": right, "loss": loss}, abs=1e-12)
     assert torch.equal(bound.flat, weights)  # statistics stood still
     assert bound.module.training
 
@@ -218,10 +218,10 @@ def test_evaluating_is_accuracy_and_mean_loss_in_eval_mode_whatever_the_chunk():
 def test_a_task_without_a_score_has_a_loss_and_no_accuracy():
     net = nn.Linear(2, 1)
     x, y = torch.zeros(3, 2), torch.zeros(3, 1)
-    task = Task("r", model=net, loss=mse_loss, clients=[(x, y)], score=None)
+    task = Task("r", model=net, loss=mse_loss, clients=[(x, y)], metrics=["loss"])
     bound = bind(net, task)
     weights = torch.tensor([1.0, 1.0, 2.0])
-    assert bound.evaluate(weights, (x, y)) == (None, 4.0)
+    assert bound.evaluate(weights, (x, y)) == {"loss": 4.0}
 
 
 def test_first_weights_come_from_the_seed_and_leave_the_callers_random_state_alone():

@@ -45,6 +45,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "methods": LazyCommand("catalog:methods", "List the methods, with their parameters and papers."),
     "tasks": LazyCommand("catalog:tasks", "List the tasks, with their parameters and where their data is."),
     "models": LazyCommand("catalog:models", "List the models for images, time series and texts, with their options."),
+    "metrics": LazyCommand("catalog:metrics", "List the metrics, with their parameters."),
     "delays": LazyCommand(
         "delays:delays", "List the delay models, with their parameters; `fit DIR` makes one from a federation's record."
     ),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..core.registry import Entry, Param, Registry
     from ..tasks.data.sets import DataSet
 
-__all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabeled"]
+__all__ = ["delays", "manifolds", "methods", "metrics", "models", "partitions", "tasks", "unlabeled"]
 
 Name = Annotated[str | None, typer.Argument(help="Show this one in full", show_default="list all")]
 
@@ -46,6 +46,18 @@ def models(name: Name = None) -> None:
     if name is None:
         print_parts(
             "and for texts any model of transformers in a folder or on the hub, by --task.model: see docs/text.md"
+        )
+
+
+def metrics(name: Name = None) -> None:
+    """List the metrics, with their parameters."""
+    from ..metrics import metrics as registry
+
+    _print_entries(registry, name)
+    if name is None:
+        print_parts(
+            "and those of torchmetrics, as --metric torchmetrics:F1Score:task=multiclass,num_classes=10, and your own,"
+            " as --metric FILE.py:FUNCTION: see docs/metrics.md"
         )
 
 

@@ -166,8 +166,8 @@ def _note(progress: Progress) -> str:
     """Return the text beside the bar of a run."""
     if progress.personalized is not None:
         return f"personalizing, {progress.personalized:.0%} of the clients"
-    accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.3f}"
-    return f"virtual {progress.time:,.0f} s, {progress.updates:,} updates{accuracy}"
+    score = "" if progress.score is None else f", {progress.metric.text(progress.score)}"
+    return f"virtual {progress.time:,.0f} s, {progress.updates:,} updates{score}"
 
 
 @contextmanager
@@ -235,17 +235,41 @@ def _personal_lines(result: Result) -> list[str]:
     ]
 
 
+def _score_text(result: Result) -> str:
+    """Return the metrics at the end, the score first."""
+    final, names = result.final_metrics, [m.name for m in result.metrics or (result.metric,)]
+    found = [f"{name} {value:.4f}" for name in names if (value := final.get(name)) is not None]
+    text = ", ".join(found) or "no score"
+    if result.validation_metrics is None:
+        return text
+    score = result.validation_metrics.get(result.metric.name)
+    on = "test" if result.test_metrics else "validation"
+    return f"{on} {text}" + (f", validation {score:.4f}" if on == "test" and score is not None else "")
+
+
+def _stop_lines(result: Result) -> list[str]:
+    """Return why a run with --patience stopped, and when its best evaluation was."""
+    from ..report.formatting import pluralize
+
+    stop = result.early_stopping
+    if stop is None:
+        return []
+    why = f"no better validation score in {pluralize(stop['patience'], 'evaluation')}"
+    reason = why if stop["stop_reason"] == "patience" else stop["stop_reason"]
+    return [f"stopped: {reason}; the weights are those of the best evaluation, at {stop['best_time']:,.6g} s"]
+
+
 def print_result(result: Result) -> None:
     """Print the result of one run in a few lines."""
     from ..report.diagnostics_data import in_short
     from ..report.formatting import format_bytes, pluralize
 
     clock = "virtual s" if result.clock == "virtual" else "s"
-    accuracy = "no score" if result.final_accuracy is None else f"accuracy {result.final_accuracy:.4f}"
+    score = _score_text(result)
     s = result.staleness
     print_parts(
         (result.label, "bold"),
-        f" on {result.task}, seed {result.seed}: {accuracy} after "
+        f" on {result.task}, seed {result.seed}: {score} after "
         f"{result.virtual_time:,.6g} {clock}, {pluralize(result.updates, 'update')}, "
         f"{pluralize(result.rounds, 'server step')}",
     )
@@ -254,7 +278,7 @@ def print_result(result: Result) -> None:
         f"{format_bytes(result.bytes_down)} down, server at most {format_bytes(result.peak_server_bytes)}; "
         f"{result.lost} lost, {result.rejected} rejected; {result.wall_s:.1f} s"
     )
-    notes = [result.executor_info, *_personal_lines(result), *result.warnings, *in_short(result)]
+    notes = [result.executor_info, *_stop_lines(result), *_personal_lines(result), *result.warnings, *in_short(result)]
     print_lines(f"  {line}" for line in notes if line)
     print_lines([f"  weights sha256 {result.weights_sha256}"])
     if result.out is not None:

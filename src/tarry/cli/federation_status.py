@@ -135,15 +135,22 @@ def _overview(s: dict[str, Any], state: str, *, live: bool) -> list[str]:
     """Return two lines: how far the federation is, and what it has cost."""
     from ..report.formatting import duration, format_bytes, pluralize
 
-    accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.4f}"
+    name, value = score_in(s)
+    score = "" if value is None else f", {name} {value:.4f}"
     again = f", taken up {s['starts'] - 1} times" if s["starts"] > 1 else ""
     present = f"; {pluralize(s['nodes'], 'node')}, {pluralize(len(s['here']), 'client')} here" if live else ""
     return [
         f"{s['method']}: {state} after {duration(s['time'])}{again}; {pluralize(s['updates'], 'update')}, "
-        f"{pluralize(s['rounds'], 'server step')}{accuracy}",
+        f"{pluralize(s['rounds'], 'server step')}{score}",
         f"  staleness mean {s['staleness']:.1f}; {format_bytes(s['bytes_up'])} up, "
         f"{format_bytes(s['bytes_down'])} down; {s['lost']} lost, {s['rejected_updates']} rejected{present}",
     ]
+
+
+def score_in(s: dict[str, Any]) -> tuple[str, float | None]:
+    """Return name and value of the score in a status.json."""
+    other = s.get("score")
+    return ("accuracy", s["accuracy"]) if other is None else (other["name"], other["value"])
 
 
 def _gate_lines(s: dict[str, Any]) -> list[str]:

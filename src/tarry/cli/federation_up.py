@@ -13,7 +13,7 @@ import typer
 
 from ..core.errors import BadInput
 from . import console
-from .federation_status import read_status
+from .federation_status import read_status, score_in
 from .flags import gather, with_settings
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _stay(local: LocalFederation, out: Path) -> None:
                 time.sleep(_POLL)
                 attempt(local.up)
                 s = read_status(out)
-                news = None if s is None else (s["updates"], s["accuracy"], s["time"] // 10)
+                news = None if s is None else (s["updates"], score_in(s), s["time"] // 10)
                 if s is not None and news != printed:
                     printed = news
                     console.print_lines([_line(s)])
@@ -205,8 +205,9 @@ def _stay(local: LocalFederation, out: Path) -> None:
 def _line(s: dict[str, Any]) -> str:
     from ..report.formatting import duration, pluralize
 
-    accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.3f}"
-    return f"{pluralize(s['updates'], 'update')}{accuracy} after {duration(s['time'])}"
+    name, value = score_in(s)
+    score = "" if value is None else f", {name} {value:.3f}"
+    return f"{pluralize(s['updates'], 'update')}{score} after {duration(s['time'])}"
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

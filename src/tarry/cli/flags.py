@@ -18,7 +18,7 @@ from .setting_list import FlagSetting, setting_list
 
 __all__ = ["gather", "with_settings"]
 
-_METAVARS = {"availability": "FILE", "personalize": "EPOCHS"}
+_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS"}
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

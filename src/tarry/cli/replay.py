@@ -18,8 +18,8 @@ def replay(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder (-
     from ..runs.replay import replay_folder
 
     found = replay_folder(folder)
-    accuracy = "" if found.accuracy is None else f", accuracy {found.accuracy:.4f}"
-    console.print_lines([f"{pluralize(found.updates, 'update')}{accuracy}", f"  weights sha256 {found.weights_sha256}"])
+    score = "" if found.score is None else f", {found.metric.name} {found.score:.4f}"
+    console.print_lines([f"{pluralize(found.updates, 'update')}{score}", f"  weights sha256 {found.weights_sha256}"])
     if found.first_difference is not None:
         number, client, visit = found.first_difference
         console.print_lines([f"  the first update that is another: ticket {number}, client {client}, visit {visit}"])

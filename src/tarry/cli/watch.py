@@ -129,7 +129,8 @@ class LogReader:
             self.staleness += row.get("staleness", 0)
         if row["kind"] != "evaluate":
             return []
-        score = [f"{k} {row[k]:.4f}" for k in ("accuracy", "loss") if row.get(k) is not None]
+        values = {**(row.get("metrics") or {}), **{k: row.get(k) for k in ("accuracy", "loss")}}
+        score = [f"{k} {v:.4f}" for k, v in values.items() if v is not None]
         return [f"{duration(row['time']):>9}  {pluralize(row['updates'], 'update'):>14}  {', '.join(score)}".rstrip()]
 
     def summary(self) -> str:

@@ -21,11 +21,12 @@ from ..core.registry import Entry, Param, Registry
 from ..core.task import Task
 from ..delays.base import delays
 from ..methods import methods
+from ..metrics import chosen_metrics
 from ..parts.manifold import manifolds
 from ..tasks import partitions, tasks
 from ..tasks.unlabeled import unlabeled_sets
 
-__all__ = ["CROSSES", "REGISTRIES", "Choice", "errors_under_flag", "parse_setting"]
+__all__ = ["CROSSES", "REGISTRIES", "Choice", "errors_under_flag", "parse_setting", "with_absolute_file"]
 
 #: the registry of each group of choices
 REGISTRIES: Mapping[str, Registry[Any]] = {
@@ -95,11 +96,16 @@ class Choice:
 
     def with_absolute_paths(self) -> Choice:
         """The choice with absolute paths, so that it means the same in any working directory."""
-        file, colon, attribute = self.name.rpartition(".py:")
-        name = f"{Path(file + '.py').expanduser().resolve()}:{attribute}" if colon else self.name
+        name = with_absolute_file(self.name)
         files = {k: v for k, v in self.params.items() if k in ("path", "speeds") and isinstance(v, str)}
         params = {**self.params, **{k: str(Path(v).expanduser().resolve()) for k, v in files.items()}}
         return replace(self, name=name, params=params)
+
+
+def with_absolute_file(name: str) -> str:
+    """Return `file.py:factory` with the absolute path of the file; other names as they are."""
+    file, colon, attribute = name.rpartition(".py:")
+    return f"{Path(file + '.py').expanduser().resolve()}:{attribute}" if colon else name
 
 
 def parse_setting(param: Param, value: Any) -> Any:
@@ -110,6 +116,8 @@ def parse_setting(param: Param, value: Any) -> Any:
         return None
     if param.name in REGISTRIES:
         return value if _is_object(param.name, value) else Choice.of(value)
+    if param.name == "metric":
+        return None if value is None else chosen_metrics(value)
     if param.name == "availability" and isinstance(value, Mapping):
         return {str(_whole(client)): [_window(w) for w in windows] for client, windows in value.items()}
     if param.name == "availability" and not (value is None or isinstance(value, str)):

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
+from ..metrics import MetricChoice
 from . import spec
 from .components import Choice
 
@@ -47,6 +48,7 @@ class SharedSettings(TypedDict, total=False):
     updates: int | None
     rounds: int | None
     target: float | None
+    metric: MetricChoice | Sequence[MetricChoice] | None
     eval_every: float | None
     epochs: int | None
     steps: int | None

@@ -22,13 +22,15 @@ import torch
 
 from ..core.errors import BadInput
 from ..core.method import Method
+from ..core.metric import LOSS, Metric
 from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
 from ..core.registry import AtMost, Param
 from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
-from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
+from ..metrics import metrics_of
+from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting, with_absolute_file
 from .cross_syntax import expand_cross
 from .other_names import suggestion
 
@@ -92,7 +94,12 @@ class Spec:
     )
     updates: Annotated[int | None, "Stop after so many accepted updates [default: no limit]", _UP_TO_64_BITS] = None
     rounds: Annotated[int | None, "Stop after so many server steps [default: no limit]", _UP_TO_64_BITS] = None
-    target: Annotated[float | None, "Stop at this test accuracy [default: none]"] = None
+    target: Annotated[float | None, "Stop at this test accuracy, or other score of --metric [default: none]"] = None
+    metric: Annotated[
+        tuple[str | Metric, ...] | None,
+        "Measure these on the test set, the first as the score: names of `tarry metrics` or file.py:NAME, with commas "
+        "[default: those of the task]",
+    ] = None
     eval_every: Annotated[float | None, "Evaluate every so many virtual seconds [default: a fiftieth of --time]"] = None
     epochs: Annotated[
         int | None, "Number of passes over its data that a client makes in a visit [default: 5 unless --steps is given]"
@@ -190,6 +197,7 @@ class Spec:
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {short_text(value)}: {e}")
         choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
+        wrong_choices += _drop_wrong_metrics(values)
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
         problems += [_unknown(name, known) for name in given if name not in known]
@@ -198,8 +206,8 @@ class Spec:
         return spec._with_defaults()
 
     def _contradictions(self, wrong_choices: Iterable[str]) -> Iterable[str]:
-        positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every", "patience")
-        for name in (*positive, "cache_limit", "norm_bound", "max_examples"):
+        positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
+        for name in (*positive, "cache_limit", "norm_bound", "max_examples", "patience"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"
@@ -221,8 +229,6 @@ class Spec:
             yield f"--lr-decay {self.lr_decay}: must be above 0 and at most 1"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
-        if self.target is not None and self.target > 1:
-            yield f"--target {self.target}: an accuracy is at most 1; 0.9 stands for 90 %"
         if self.validation is not None and not 0 < self.validation < 1:
             yield f"--validation {self.validation}: must be above 0 and below 1, a share of the training examples"
         if self.epochs is not None and self.steps is not None:
@@ -259,7 +265,8 @@ class Spec:
 
     def _budget(self) -> None:
         if (self.time, self.updates, self.rounds, self.target) != (None, None, None, None):
-            Budget(self.time, self.updates, self.rounds, self.target)
+            metric = LOSS if self.metric is None else metrics_of(self.metric)[0]  # the task may have another
+            Budget(self.time, self.updates, self.rounds, self.target, metric)
 
     @property
     def gpu_share(self) -> float:
@@ -279,6 +286,8 @@ class Spec:
             spec = replace(spec, epochs=5)
         if isinstance(self.availability, str):
             spec = replace(spec, availability=str(Path(self.availability).resolve()))
+        if self.metric is not None:
+            spec = replace(spec, metric=tuple(with_absolute_file(m) if isinstance(m, str) else m for m in self.metric))
         choices: dict[str, Any] = {
             g: c.with_absolute_paths() for g in REGISTRIES if isinstance(c := getattr(spec, g), Choice)
         }
@@ -293,13 +302,16 @@ class Spec:
     def name_of(self, group: str) -> str:
         """A choice as it is written on the command line; an object by its own name."""
         value = getattr(self, group)
+        if group == "metric":
+            return ",".join(m if isinstance(m, str) else m.name for m in value or ())
         return (
             str(value) if isinstance(value, Choice) else str(getattr(value, "name", getattr(value, "__name__", group)))
         )
 
     def objects(self) -> list[str]:
         """The settings that hold Python objects and cannot be written down."""
-        return [g for g in REGISTRIES if not isinstance(getattr(self, g), Choice | None)]
+        objects = [g for g in REGISTRIES if not isinstance(getattr(self, g), Choice | None)]
+        return objects + (["metric"] if any(isinstance(m, Metric) for m in self.metric or ()) else [])
 
     def _texts(self) -> Iterator[tuple[str, Any]]:
         """Yield the settings that may hold texts, by the flag's name."""
@@ -310,6 +322,8 @@ class Spec:
                 yield from ((f"{f.name}.{name}", item) for name, item in value.params.items())
             elif isinstance(value, str):
                 yield f.name.replace("_", "-"), value
+            elif isinstance(value, tuple):
+                yield from ((f.name, item) for item in value if isinstance(item, str))
 
     def to_toml(self) -> str:
         """The spec as resolved, in TOML; a Python object is named but cannot be read back.
@@ -322,7 +336,9 @@ class Spec:
         plain, tables = [], []
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name in REGISTRIES and not isinstance(value, Choice | None):
+            if f.name == "metric" and f.name in self.objects():
+                plain.append(f"# metric: a Python object ({self.name_of('metric')})")
+            elif f.name in REGISTRIES and not isinstance(value, Choice | None):
                 name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
                 plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")
             elif isinstance(value, Choice) and value.params:
@@ -351,6 +367,16 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
             except BadInput as e:
                 problems += e.problems
     return checked, problems
+
+
+def _drop_wrong_metrics(values: dict[str, Any]) -> list[str]:
+    """Remove metrics that cannot be made from the settings; return their problems."""
+    try:
+        metrics_of(values.get("metric") or ("accuracy",))
+    except BadInput as e:
+        del values["metric"]
+        return list(e.problems)
+    return []
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -37,7 +38,8 @@ class Event(NamedTuple):
     stepped: bool = False  # the global weights changed
     seconds: float | None = None  # hand_out: how long the visit takes
     loss: float | None = None  # arrival: the client's mean training loss; evaluate, alarm: the test loss
-    accuracy: float | None = None  # evaluate
+    accuracy: float | None = None  # evaluate, if it is a metric of the run
+    metrics: Mapping[str, float | None] | None = None  # evaluate: every metric by name, the loss among them
     notes: dict[str, Any] | None = None  # arrival, step: diagnostics, when they are asked for
     reason: str = ""  # rejected: a code of `Reason`; lost: why, in a federation
 

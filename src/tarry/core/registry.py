@@ -410,13 +410,17 @@ class Registry(Mapping[str, Entry[T]]):
             module = _module_of(path)
         except Exception as e:
             raise UnknownName(f"--{self.kind} {name}: {path.name} does not import: {type(e).__name__}: {e}") from e
-        factory = getattr(module, attribute, None)
-        if not callable(factory):
+        factory = self._factory(getattr(module, attribute, None))
+        if factory is None:
             found = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
             raise UnknownName(
                 f"--{self.kind} {name}: {path.name} has no factory {attribute!r}.{near(attribute, found)}"
             )
         return self._foreign(name, factory)
+
+    def _factory(self, found: Any) -> Callable[..., Any] | None:
+        """Return the factory that an object of a file stands for, or None."""
+        return found if callable(found) else None
 
     def _foreign(self, name: str, factory: Callable[..., Any]) -> Entry[T]:
         """Return the entry of a factory that is not registered."""

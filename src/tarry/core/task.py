@@ -22,25 +22,20 @@ from torch.nn.functional import cross_entropy
 from .dataset_rows import ColumnName, DatasetColumns
 from .datasets import CacheSettings, DatasetReader, check_index_lists, datasets_of
 from .errors import BadInput
+from .metric import Metric
 from .one_line import cut_to_width, function_name
 from .printable import html_text
 from .shards import Examples, Indices, MappedExamples, MappedShards, Shards, client_sizes
 
-__all__ = ["Examples", "Indices", "Partitioner", "Task", "accuracy"]
+__all__ = ["Examples", "Indices", "Partitioner", "Task", "has_classes"]
 
 #: labels (one whole number an example), natural groups or None, number of clients, generator → one index list a client
 Partitioner = Callable[[Indices, Indices | None, int, np.random.Generator], list[Indices]]
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The number of examples whose largest output is the target. An output that is no number is never right."""
-    if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
-        out, given = ("×".join(map(str, t.shape)) for t in (outputs, targets))
-        raise BadInput(
-            f"--task: its score counts right classes, and for a model's outputs of {out} the targets are {given},"
-            f" {targets.dtype}; give the task a score of its own, or score=None"
-        )
-    return ((outputs.argmax(-1) == targets) & ~outputs.isnan().any(-1)).sum()
+def has_classes(examples: Examples) -> bool:
+    """Return whether the targets are one whole number for each example."""
+    return not examples[1].is_floating_point() and examples[1].ndim == 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +66,8 @@ class Task:
     train: Examples | None = None
     validation: Examples | None = None  # what a run is scored on before its end, in place of the test set
     groups: Tensor | None = None
-    score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
+    #: names, records or functions (outputs, targets); None: accuracy for classes, rmse for numbers (docs/metrics.md)
+    metrics: Sequence[str | Metric | Callable[[Tensor, Tensor], Any]] | None = None
     unlabeled: Tensor | None = None  # inputs the server has, without labels
     unlabeled_mask: Tensor | None = None  # which of their places count, for sequences
     distill_lr: float | None = None  # the rate at which the server may distill, where it is known
@@ -220,7 +216,9 @@ class Task:
         test, validation = (None if e is None else (cast(e[0]), cast(e[1])) for e in (self.test, self.validation))
         unlabeled = None if self.unlabeled is None else cast(self.unlabeled)
         mask = None if self.unlabeled_mask is None else self.unlabeled_mask.to(device)
-        return replace(self, clients=clients, test=test, validation=validation, unlabeled=unlabeled, unlabeled_mask=mask)
+        return replace(
+            self, clients=clients, test=test, validation=validation, unlabeled=unlabeled, unlabeled_mask=mask
+        )
 
 
 def _shape_of(examples: Tensor) -> str:

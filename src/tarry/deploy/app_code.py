@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ from ..core.storage import read_toml
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..engine.budget import Score
+    from ..core.metric import Scores
     from .flower_app import StateDict
 
 __all__ = ["app_folder", "client_kind", "evaluator", "file_of_model", "table_of_app"]
@@ -79,7 +80,7 @@ def _load(setting: str, reference: str) -> Any:
         raise BadInput(f"{setting} = {reference}: it cannot be loaded ({type(e).__name__}: {first_line(e)})") from e
 
 
-def evaluator(reference: str, state: StateDict, *, legacy: bool) -> Callable[[Tensor], Score]:
+def evaluator(reference: str, state: StateDict, *, legacy: bool) -> Callable[[Tensor], Scores]:
     """Return the evaluation of weights by a function of the app, with the signature that Flower's strategies give it.
 
     That is (round, ArrayRecord) → MetricRecord, and of legacy apps (round, list of arrays, {}) → (loss, metrics). The
@@ -87,20 +88,25 @@ def evaluator(reference: str, state: StateDict, *, legacy: bool) -> Callable[[Te
     """
     function, calls = _load("evaluate", reference), 0
 
-    def evaluate(weights: Tensor) -> Score:
+    def evaluate(weights: Tensor) -> Scores:
         nonlocal calls
         from flwr.app import Array, ArrayRecord
 
         arrays, calls = state.arrays(weights), calls + 1
         if legacy:
             loss, metrics = function(calls, list(arrays.values()), {})
-            return _named("acc", metrics.items()), float(loss)
-        found = function(calls, ArrayRecord({name: Array(a) for name, a in arrays.items()}))
-        loss = _named("loss", found.items())
-        return _named("acc", found.items()), float("nan") if loss is None else loss
+            return _scores(metrics, float(loss))
+        found = dict(function(calls, ArrayRecord({name: Array(a) for name, a in arrays.items()})))
+        loss = _named("loss", found)
+        return _scores(found, nan if loss is None else loss)
 
     return evaluate
 
 
-def _named(part: str, metrics: Iterable[tuple[str, Any]]) -> float | None:
-    return next((float(v) for k, v in metrics if part in k.lower() and isinstance(v, int | float)), None)
+def _scores(found: Mapping[str, Any], loss: float) -> dict[str, float]:
+    accuracy = _named("acc", found)
+    return {**({} if accuracy is None else {"accuracy": accuracy}), "loss": loss}
+
+
+def _named(part: str, metrics: Mapping[str, Any]) -> float | None:
+    return next((float(v) for k, v in metrics.items() if part in k.lower() and isinstance(v, int | float)), None)

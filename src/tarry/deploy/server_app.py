@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from torch import Tensor
 
-    from ..engine.budget import Score
+    from ..core.metric import Scores
     from ..runs.build import BuiltRun
     from .config import DeployConfig
     from .flower_app import StateDict
@@ -154,9 +154,9 @@ def _run_driver(
         if d.engine.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
             shown[:] = [d.engine.updates, time.time()]
             write_progress(folder, so_far(d, built))
-            score = d.engine.curve[-1][2] if d.engine.curve else None
-            accuracy = "" if score is None else f", accuracy {score:.3f}"
-            log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)
+            score = d.engine.curve[-1].score if d.engine.curve else None
+            text = "" if score is None else f", {d.engine.budget.metric.text(score)}"
+            log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), text)
 
     log.info("tarry %s, run %s: %d updates so far", __version__, driver.grid.run, driver.engine.updates)
     why = driver.run(should_stop, on_progress=on_progress)
@@ -168,8 +168,11 @@ def _run_driver(
 
 def status(d: Driver) -> dict[str, Any]:
     """The state that `tarry federation status` shows, without the clients."""
+    from ..core.metric import other_metrics
+
     engine, now = d.engine, d.now()
-    score = engine.curve[-1] if engine.curve else (None, None, None, None)
+    last = engine.curve[-1] if engine.curve else None
+    others = {} if last is None else other_metrics(last.metrics)
     out: dict[int, list[float]] = {}
     for ticket in d.open_tickets:
         out.setdefault(ticket.client, []).append(now - ticket.time)
@@ -188,8 +191,9 @@ def status(d: Driver) -> dict[str, Any]:
         "quarantined": {str(c): until - now for c, until in engine.quarantined(now).items()},
         "alarms": engine.alarms,
         "paused": engine.paused_seconds(now),
-        "accuracy": score[2],
-        "loss": score[3],
+        "accuracy": None if last is None else last.accuracy,
+        "loss": None if last is None else last.loss,
+        **({"score": {"name": engine.budget.metric.name, "value": last.score}} if last is not None and others else {}),
         "staleness": sum(s * n for s, n in engine.staleness.items()) / max(1, engine.updates),
         "bytes_up": engine.bytes_up,
         "bytes_down": engine.bytes_down,
@@ -303,7 +307,7 @@ def _state_dict(built: BuiltRun) -> StateDict:
     return StateDict(built.layout, built.module)
 
 
-def _evaluator(setting: DeployConfig, built: BuiltRun) -> Callable[[Tensor], Score] | None:
+def _evaluator(setting: DeployConfig, built: BuiltRun) -> Callable[[Tensor], Scores] | None:
     """The evaluation that the app names, or that on the task's test set."""
     from .app_code import evaluator
 

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from ..core.events import Event, EventKind
 from ..core.idle_clients import IdleClients
+from ..core.metric import CurvePoint
 from ..core.rejections import Reason
 from ..core.server import Receipt, Server
 from ..core.tickets import LocalResult, Ticket
 from .budget import Budget
 from .diagnostics import DiagnosticsLog
-from .early_stopping import BestScore, EarlyStopping
+from .early_stopping import EarlyStopping
 from .gate import ACCEPTED, Gate, GateVerdict
 from .model_monitor import ModelMonitor
 
@@ -40,8 +41,8 @@ Duration = Callable[[int, int], float | None]
 class Engine:
     """A server, its idle clients and the counters of a run.
 
-    `stop_reason` says why the run is over: "updates", "rounds", "target" or "patience", which the engine finds itself, or what the
-    caller sets ("time", "stalled"). It is empty until the run ends; the caller checks it after each call.
+    `stop_reason` says why the run is over: "updates", "rounds", "target" or "patience", which the engine finds itself,
+    or what the caller sets ("time", "stalled"). It is empty until the run ends; the caller checks it after each call.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Engine:
         self.voided: list[Ticket] = []  # tickets that the last restore took back
         self.bytes_up, self.bytes_down = 0, 0
         self.staleness = Counter[int]()
-        self.curve: list[tuple[float, int, float | None, float | None]] = []  # time, updates, accuracy, loss
+        self.curve: list[CurvePoint] = []
         self.scored_version = -1  # server version of the last score
 
     def begin(self, duration: Duration | None = None) -> list[Handout]:
@@ -182,23 +183,23 @@ class Engine:
             return []
         return self._dispatch(duration)
 
-    def score(self, time: float, accuracy: float | None, loss: float | None, health: float | None = None) -> None:
-        """Record the score of the output weights. If `health`, their loss, explodes, a restore is due.
+    def score(self, time: float, scores: Mapping[str, float | None], health: float | None = None) -> None:
+        """Record the metrics of the output weights. If `health`, their loss, explodes, a restore is due.
 
-        Without a test set accuracy and loss are None, and there is no event.
+        Without a test set there are no metrics, and there is no event.
         """
         is_new, self.scored_version = self.is_unscored, self.server.version
-        self.curve.append((time, self.updates, accuracy, loss))
-        if accuracy is not None or loss is not None:
-            self._emit("evaluate", time, accuracy=accuracy, loss=loss)
+        point = CurvePoint.of(time, self.updates, scores, self.budget.metric.name)
+        self.curve.append(point)
+        if scores:
+            self._emit("evaluate", time, accuracy=point.accuracy, loss=point.loss, metrics=scores)
         if self.monitor is not None and health is not None:
             self._watch(self.monitor, time, health)
-        if self.early_stopping is not None and is_new:
-            score = BestScore(time, self.updates, accuracy, loss)
-            if self.early_stopping.observe(score, self.server.output_weights):
-                self.stop_reason = self.stop_reason or "patience"
+        rule = self.early_stopping
+        if rule is not None and is_new and rule.observe(point, self.server.output_weights):
+            self.stop_reason = self.stop_reason or "patience"
         target = self.budget.target
-        if target is not None and accuracy is not None and accuracy >= target:
+        if target is not None and self.budget.metric.reaches(point.score, target):
             self.stop_reason = "target"
 
     def _watch(self, monitor: ModelMonitor, time: float, loss: float) -> None:
@@ -277,7 +278,7 @@ class Engine:
             "server": self.server.save(),
             "roster": self.idle.save(),
             "staleness": dict(self.staleness),
-            "curve": [list(point) for point in self.curve],
+            "curve": [point.to_row() for point in self.curve],
             "rejections": {c: {str(r): n for r, n in counts.items()} for c, counts in self.rejections.items()},
             **({} if self.gate is None else {"gate": self.gate.save()}),
             **({} if self.monitor is None else {"monitor": self.monitor.save()}),
@@ -291,7 +292,7 @@ class Engine:
         self.server.load(saved["server"])
         self.idle.load(saved["roster"])
         self.staleness = Counter(saved["staleness"])
-        self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
+        self.curve = [CurvePoint.from_row(row, self.budget.metric.name) for row in saved["curve"]]
         self.tickets_held = array("q", [0]) * self.server.n_clients
         for ticket in self.server.tickets.values():
             self.tickets_held[ticket.client] += 1

@@ -8,7 +8,7 @@ from math import inf
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .budget import Score
+from ..core.metric import Scores
 from .engine import Engine
 
 __all__ = ["MOST_EVALUATIONS", "Evaluation"]
@@ -25,7 +25,7 @@ class Evaluation:
     def __init__(
         self,
         engine: Engine,
-        evaluate: Callable[[Tensor], Score] | None,
+        evaluate: Callable[[Tensor], Scores] | None,
         every: float,
         measure: Callable[[Tensor], float] | None = None,
     ):
@@ -60,14 +60,17 @@ class Evaluation:
                 return
             yield due
 
-    def score(self) -> tuple[float | None, float | None, float | None]:
-        """Return accuracy and loss of the output weights, and what the monitor judges.
+    def score(self) -> tuple[Scores, float | None]:
+        """Return the metrics of the output weights, and what the monitor judges: the loss.
 
-        They are those of the last score if no step was made since.
+        They are those of the last evaluation if no step was made since.
         """
         engine = self._engine
         if self._measure is not None:
-            return None, None, self._measure(engine.server.output_weights)
+            return {}, self._measure(engine.server.output_weights)
         assert self._evaluate is not None
-        accuracy, loss = self._evaluate(engine.server.output_weights) if engine.is_unscored else engine.curve[-1][2:]
-        return accuracy, loss, loss
+        if not engine.is_unscored:
+            last = engine.curve[-1]
+            return last.metrics, last.loss  # type: ignore[return-value]
+        scores = self._evaluate(engine.server.output_weights)
+        return scores, scores.get("loss")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..core.errors import BadInput, DamagedFile, errors_as_keywords, first_line
 from ..core.layout import Layout
+from ..core.metric import ACCURACY, LOSS, CurvePoint, Metric
 from ..core.one_line import cut_to_width, short_text
 from ..core.printable import printable
 from ..core.storage import files_in, storage_errors
@@ -27,7 +28,7 @@ from .run_folder import RunFolder
 from .shapes import check_shape
 from .storage import make_folder, read_json, write_atomic
 from .tensor_files import array_of, write_safetensors
-from .views import CurveX, CurveY, data_frame, plot_curve, result_html
+from .views import CurveX, curve_rows, data_frame, plot_curve, result_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROGRESS",
-    "CurvePoint",
     "ModelBuilder",
     "Result",
     "Staleness",
@@ -51,19 +51,6 @@ _RESULT, _WEIGHTS = "result.json", "model.safetensors"
 _RECORD = ("meta.json", "events.jsonl", "arrivals.csv")
 #: fields that are not in result.json
 _IN_MEMORY = ("weights", "out", "layout", "builder", "finished")
-
-
-class CurvePoint(NamedTuple):
-    """An evaluation of the global model: one point of `Result.curve`.
-
-    >>> tarry.CurvePoint(time=200.0, updates=14, accuracy=0.81, loss=0.66)
-    CurvePoint(time=200.0, updates=14, accuracy=0.81, loss=0.66)
-    """
-
-    time: float
-    updates: int
-    accuracy: float | None
-    loss: float | None
 
 
 class Staleness(NamedTuple):
@@ -113,12 +100,16 @@ class Result:
     peak_server_bytes: int
     version: str  # of tarry
     majority_accuracy: float | None = None  # accuracy of the best constant answer
-    target: float | None = None  # accuracy at which the run was to stop
+    target: float | None = None  # score at which the run was to stop
     clock: str = "virtual"  # "wall" in a federation
     executor_info: str = ""  # how clients were trained, if that was chosen by measurement
     warnings: list[str] = field(default_factory=list)  # notices: settings without effect, automatic choices
     diagnostics: dict[str, Any] | None = None  # with --diagnose
-    personalization: dict[str, Any] | None = None  # with --personalize: clients' own accuracy, before and after
+    personalization: dict[str, Any] | None = None  # with --personalize: clients' own scores, before and after
+    validation_metrics: Mapping[str, float | None] | None = None  # of the weights, where there is a validation set
+    test_metrics: Mapping[str, float | None] | None = None  # of the weights, where the curve is on validation
+    early_stopping: Mapping[str, Any] | None = None  # with --patience: why the run stopped, and the best evaluation
+    metrics: tuple[Metric, ...] = ()  # what was measured, the score first; () stands for accuracy, or loss without it
     weights: Tensor | None = field(default=None, compare=False)
     out: Path | None = field(default=None, compare=False)
     layout: Layout | None = field(default=None, compare=False)  # the names of the stretches of `weights`
@@ -128,12 +119,54 @@ class Result:
     def __repr__(self) -> str:
         """Describe the run in one line of less than 120 characters."""
         state = "" if self.finished else ", unfinished"
-        loss = "" if self.final_loss is None else f"loss {self.final_loss:.4g} "
-        score = loss if self.final_accuracy is None else f"accuracy {self.final_accuracy:.3f} "
+        score = "" if self.final_score is None else f"{self.metric.text(self.final_score)} "
         time = f"{self.virtual_time:,.0f}" if self.virtual_time >= 100 else f"{self.virtual_time:.4g}"
         updates = f"{self.updates:,} update{'' if self.updates == 1 else 's'}"
         text = f"on {_cut_name(self.task)}, seed {self.seed}{state}: {score}after {time} s, {updates})"
         return cut_to_width(printable(f"Result({_cut_name(self.label)} {text}"))
+
+    @property
+    def metric(self) -> Metric:
+        """The first metric: the score of the run, with its name, direction and unit.
+
+        >>> tarry.run("fedasync", "digits", clients=3, updates=6, metric="f1,accuracy").metric
+        Metric('f1', higher is better)
+        """
+        return first_metric(self.metrics, has_accuracy=self.final_accuracy is not None)
+
+    @property
+    def scored_on(self) -> Literal["test", "validation"]:
+        """The set that the curve is on: the validation set if the run has one, else the test set.
+
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6, validation=0.1)
+        >>> result.scored_on, result.final_metrics == result.test_metrics
+        ('validation', True)
+        """
+        return "test" if self.validation_metrics is None else "validation"
+
+    @property
+    def final_score(self) -> float | None:
+        """The value of the first metric for the final weights.
+
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
+        >>> result.final_score == result.final_accuracy
+        True
+        """
+        return self.final_metrics.get(self.metric.name)
+
+    @property
+    def final_metrics(self) -> Mapping[str, float | None]:
+        """The metrics of the final weights by name, the loss among them: on the test set, or else the validation set.
+
+        >>> list(tarry.run("fedasync", "digits", clients=3, updates=6, metric="f1,accuracy").final_metrics)
+        ['f1', 'accuracy', 'loss']
+        """
+        if (final := self.test_metrics or self.validation_metrics) is not None:
+            return final
+        if self.curve:
+            return self.curve[-1].metrics
+        usual = {"accuracy": self.final_accuracy, "loss": self.final_loss}
+        return {name: value for name, value in usual.items() if value is not None}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what builds the model: another process may not be able to import it."""
@@ -165,10 +198,10 @@ class Result:
         """
         if rows not in ("evaluations", "events"):
             raise BadInput(f"--rows {rows}: must be evaluations or events")
-        return data_frame(self.events()) if rows == "events" else data_frame(self.curve, CurvePoint._fields)
+        return data_frame(self.events()) if rows == "events" else data_frame(*curve_rows(self))
 
-    def plot(self, x: CurveX = "time", y: CurveY = "accuracy", ax: Axes | None = None, **style: Any) -> Axes:
-        """Draw accuracy or loss over time or updates on `ax`, or on new axes, and return the axes.
+    def plot(self, x: CurveX = "time", y: str = "score", ax: Axes | None = None, **style: Any) -> Axes:
+        """Draw the score, or the metric of that name, over time or updates on `ax`, or on new axes; return the axes.
 
         `style` goes to matplotlib's `Axes.plot`.
 
@@ -274,6 +307,11 @@ class Result:
         6
         """
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _IN_MEMORY}
+        plain["curve"] = [point.to_row() for point in self.curve]
+        plain |= {"metrics": [_described(m) for m in self.metrics]} if plain.pop("metrics") else {}
+        for name in ("validation_metrics", "test_metrics", "early_stopping"):
+            if plain[name] is None:
+                del plain[name]
         plain["staleness"] = self.staleness._asdict()
         return json.dumps(_finite(plain), indent=1) + "\n"
 
@@ -298,9 +336,22 @@ class Result:
         raw = unseal(path, read_json(path))
         check_shape(path, raw, RESULT)
         _check_settings(path, raw.pop("bound_to", None))
-        raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
+        raw["metrics"] = tuple(Metric(**m) for m in raw.get("metrics", ()))
+        accurate = raw["final_accuracy"] is not None or any(p[2] is not None for p in raw["curve"])
+        first = first_metric(raw["metrics"], has_accuracy=accurate).name
+        raw["curve"] = [CurvePoint.from_row(p, first) for p in raw["curve"]]
         raw["staleness"] = Staleness(**raw["staleness"])
         return cls(**raw, out=folder, finished=path.name == _RESULT)
+
+
+def first_metric(metrics: Sequence[Metric], *, has_accuracy: bool) -> Metric:
+    """Return the metric that is the score; files without a list of metrics have accuracy, or the loss alone."""
+    return metrics[0] if metrics else ACCURACY if has_accuracy else LOSS
+
+
+def _described(metric: Metric) -> dict[str, Any]:
+    named = {"name": metric.name, "higher_is_better": metric.higher_is_better, "unit": metric.unit}
+    return {**named, **({} if metric.best is None else {"best": metric.best})}
 
 
 def _check_settings(path: Path, bound: dict[str, Any] | None) -> None:

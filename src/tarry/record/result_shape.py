@@ -7,6 +7,7 @@ from .shapes import (
     count,
     either,
     fields,
+    flag,
     list_of,
     number,
     optional,
@@ -39,8 +40,13 @@ _diagnostics: Shape = fields(
 )
 _over_clients = fields({"mean": _score, "sd": _score}, {"per_client": list_of(_score)})
 _personalization = fields(
-    {"epochs": count, "clients": count, "rejected": count, "before": _over_clients, "after": _over_clients}
+    {"epochs": count, "clients": count, "rejected": count, "before": _over_clients, "after": _over_clients},
+    {"metric": text},
 )
+
+_point = (seconds, count, _score, _score)
+_by_name = table_of(_score)
+_metric = fields({"name": text, "higher_is_better": flag, "unit": text}, {"best": number}, closed=True)
 
 #: what the digests in result.json are of
 BINDING: Shape = fields(
@@ -60,7 +66,7 @@ RESULT: Shape = fields(
         **dict.fromkeys(("bytes_up", "bytes_down", "peak_server_bytes"), count),
         **dict.fromkeys(("virtual_time", "wall_s"), seconds),
         **dict.fromkeys(("final_accuracy", "final_loss"), _score),
-        "curve": list_of(row(seconds, count, _score, _score)),
+        "curve": list_of(either(row(*_point, _by_name), row(*_point))),
         "staleness": fields(dict.fromkeys(("mean", "p95", "max"), seconds), closed=True),
     },
     {
@@ -69,6 +75,11 @@ RESULT: Shape = fields(
         "warnings": list_of(text),
         "diagnostics": optional(_diagnostics),
         "personalization": optional(_personalization),
+        **dict.fromkeys(("validation_metrics", "test_metrics"), table_of(_score)),
+        "early_stopping": fields(
+            {"patience": count, "stop_reason": text, "best_time": seconds, "best_updates": count}, closed=True
+        ),
+        "metrics": list_of(_metric),
         "bound_to": optional(BINDING),
     },
     closed=True,

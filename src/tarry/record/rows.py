@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import DamagedFile
 from ..core.events import Event
+from ..core.metric import other_metrics
 from ..core.storage import storage_errors
 from .storage import open_regular
 
@@ -107,7 +108,7 @@ class Log:
 _COLUMNS = tuple(name for name in Event._fields if name != "weights")
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("client", "ticket", "visit", "staleness"), -1),
-    **dict.fromkeys(("seconds", "accuracy", "loss", "notes")),
+    **dict.fromkeys(("seconds", "accuracy", "loss", "metrics", "notes")),
     "reason": "",
 }
 
@@ -122,12 +123,18 @@ class Recorder(Log):
         row: dict[str, Any] = {}
         for name in _COLUMNS:
             value = getattr(event, name)
+            if name == "metrics" and value is not None:
+                value = {k: _finite(v) for k, v in other_metrics(value).items()} or None
             if name in _DEFAULTS and value == _DEFAULTS[name]:
                 continue
-            row[name] = None if isinstance(value, float) and not isfinite(value) else value
+            row[name] = _finite(value)
         if event.ticket in self.extras and event.kind != "hand_out":
             row |= self.extras[event.ticket]
         self.append(row)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def read_rows(path: Path, at: Mark = Mark()) -> Iterator[dict[str, Any]]:  # noqa: B008 - a constant
@@ -170,7 +177,7 @@ _TYPES: dict[str, Any] = {
     "updates": int,
     **dict.fromkeys(_ABSENT, int),
     **dict.fromkeys(("seconds", "accuracy", "loss"), _OPTIONAL),
-    "notes": (dict, type(None)),
+    **dict.fromkeys(("metrics", "notes"), (dict, type(None))),
     "reason": (str, type(None)),
 }
 

@@ -3,7 +3,7 @@
     summary = summarize(results)                 rows over seeds; target and relative time as in OrthoFL, Sec. 5.1
     table(summary)                               for the terminal (rich)
     markdown(summary), to_json(summary)          for a README, for a program
-    accuracy_over_time(results, summary)         SVG (matplotlib)
+    score_over_time(results, summary)         SVG (matplotlib)
     page(results, summary, title=..., ...)       a whole page in one file
 
 rich and matplotlib are imported on first use.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .formatting import key_findings
 from .page import page, write_page
-from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
+from .plots import score_over_time, score_over_updates, staleness_bars
 from .tables import Curve, MethodRow, Summary, markdown, mean_curve, plain_table, summarize, to_json
 from .terminal import table
 
@@ -21,8 +21,8 @@ __all__ = [
     "Curve",
     "MethodRow",
     "Summary",
-    "accuracy_over_time",
-    "accuracy_over_updates",
+    "score_over_time",
+    "score_over_updates",
     "key_findings",
     "markdown",
     "mean_curve",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.metric import ACCURACY, Metric
+
 if TYPE_CHECKING:
     from ..record.result import Result
     from .tables import MethodRow, Summary
@@ -43,8 +45,9 @@ class TableCell:
 
 def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list[tuple[TableCell, ...]]]:
     """Return the headings and the rows; `full` adds columns for a wide page."""
-    score: tuple[str, ...] = ("accuracy %", "time to target") if summary.scored else ("loss",)
-    score += ("personal %",) if summary.personal_epochs else ()
+    score = (summary.metric.heading, *(["time to target"] if summary.has_targets else []))
+    score += tuple(m.heading for m in summary.others)
+    score += (_personal_heading(summary),) if summary.personal_epochs else ()
     headings = ("method", *score, "staleness mean / max", "updates")
     if full:
         headings += ("traffic", "rounds", "server peak", "lost / rejected")
@@ -68,15 +71,19 @@ def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[TableCell, ...
 
 
 def _score(row: MethodRow, summary: Summary) -> tuple[TableCell, ...]:
-    several = len(summary.rows) > 1
-    if not summary.scored:
-        lowest = min((r.loss for r in summary.rows if r.loss is not None), default=None)
-        best = several and row.loss is not None and row.loss == lowest
-        return (TableCell(NONE if row.loss is None else _spread(f"{row.loss:.4f}", row.loss_sd, ".4f"), best=best),)
-    highest = max(r.accuracy for r in summary.rows if r.accuracy is not None)
-    sd = None if row.accuracy_sd is None else 100 * row.accuracy_sd
-    accuracy = NONE if row.accuracy is None else _spread(f"{100 * row.accuracy:.1f}", sd, ".1f")
-    return TableCell(accuracy, best=several and row.accuracy == highest), _time(row, summary)
+    time = (_time(row, summary),) if summary.has_targets else ()
+    return (_value(row, summary, summary.metric), *time, *(_value(row, summary, m) for m in summary.others))
+
+
+def _value(row: MethodRow, summary: Summary, metric: Metric) -> TableCell:
+    """Return the cell of a metric: mean ± sd over seeds, marked where it is the best."""
+    means = [r.metrics[metric.name].mean for r in summary.rows if metric.name in r.metrics]
+    found = row.metrics.get(metric.name)
+    if found is None or found.mean is None:
+        return TableCell(NONE)
+    best = max((m for m in means if m is not None), key=lambda m: metric.sign * m)
+    spread = "" if found.sd is None else f" ± {metric.plain(found.sd)}"
+    return TableCell(f"{metric.plain(found.mean)}{spread}", best=len(summary.rows) > 1 and found.mean == best)
 
 
 def _personal(row: MethodRow, summary: Summary) -> tuple[TableCell, ...]:
@@ -85,10 +92,18 @@ def _personal(row: MethodRow, summary: Summary) -> tuple[TableCell, ...]:
         return ()
     if row.personal is None or row.personal_sd is None or row.personal_before is None:
         return (TableCell(NONE),)
-    highest = max(r.personal for r in summary.rows if r.personal is not None)
-    text = _spread(f"{100 * row.personal:.1f}", 100 * row.personal_sd, ".1f")
-    before = f"{100 * row.personal_before:.1f} before"
-    return (TableCell(text, before, best=len(summary.rows) > 1 and row.personal == highest),)
+    best = max(
+        (r.personal for r in summary.rows if r.personal is not None), key=lambda x: summary.personal_metric.sign * x
+    )
+    metric = summary.personal_metric
+    text = f"{metric.plain(row.personal)} ± {metric.plain(row.personal_sd)}"
+    before = f"{metric.plain(row.personal_before)} before"
+    return (TableCell(text, before, best=len(summary.rows) > 1 and row.personal == best),)
+
+
+def _personal_heading(summary: Summary) -> str:
+    metric = summary.personal_metric
+    return "personal %" if metric.name == ACCURACY.name else f"personal {metric.heading}"
 
 
 def _time(row: MethodRow, summary: Summary) -> TableCell:
@@ -119,27 +134,38 @@ def _fastest(summary: Summary) -> list[MethodRow]:
 
 def target_in_words(summary: Summary) -> str:
     """Return a text on the target and the time to it."""
-    if not summary.scored:
+    if not summary.has_targets:
         return ""
-    share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.trivial_accuracy)}, which needs no learning"
+    metric, way = summary.metric, "above" if summary.metric.higher_is_better else "below"
+    share = f"{100 * (summary.fraction if metric.higher_is_better else 1 / summary.fraction):.4g} %"
+    trivial = "an unknown score" if summary.trivial_score is None else metric.number(summary.trivial_score)
+    floor = f"{trivial}, which needs no learning"
     if summary.target is None:
-        return f"No target: no method ended with an accuracy of which {share} lies above {floor}."
-    what = "as given by --target." if summary.has_given_target else _lowest_in_words(summary, share, floor)
+        return f"No target: no method ended with {_article(metric.name)} of which {share} lies {way} {floor}."
+    what = "as given by --target." if summary.has_given_target else _worst_in_words(summary, share, floor)
     text = (
-        f"Target: {percent(summary.target)} accuracy, {what}"
-        f" Time to target: {summary.clock} until the first evaluation at or above it"
+        f"Target: {metric.number(summary.target)} {metric.name}, {what}"
+        f" Time to target: {summary.clock} until the first evaluation at or {way} it"
     )
     if any(r.relative_time is not None for r in summary.rows):
-        return f"{text}, relative to {summary.baseline} (1×)."
-    return f"{text}."
+        text = f"{text}, relative to {summary.baseline} (1×)"
+    if summary.scored_on == "test":
+        return f"{text}."
+    return f"{text}. Targets and times are on the validation set, and final scores on the test set."
 
 
-def _lowest_in_words(summary: Summary, share: str, floor: str) -> str:
-    lowest = min(summary.learned, key=lambda r: r.accuracy or 0.0)
-    others = [r.label for r in summary.rows if r.accuracy is not None and r not in summary.learned]
+def _worst_in_words(summary: Summary, share: str, floor: str) -> str:
+    metric = summary.metric
+    worst = min(summary.learned, key=lambda r: metric.sign * (r.score or 0.0))
+    others = [r.label for r in summary.rows if r.score is not None and r not in summary.learned]
     where = "of a method that learned" if others else "here"
-    not_so = f" {_and(others)} did not: {share} of the accuracy is no more than {floor}." if others else ""
-    return f"{share} of the lowest final accuracy {where} ({lowest.label}).{not_so}"
+    extreme, than = ("lowest", "more") if metric.higher_is_better else ("highest", "less")
+    not_so = f" {_and(others)} did not: {share} of the {metric.name} is no {than} than {floor}." if others else ""
+    return f"{share} of the {extreme} final {metric.name} {where} ({worst.label}).{not_so}"
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def legend(summary: Summary) -> str:
@@ -153,7 +179,8 @@ def _personal_in_words(summary: Summary) -> str:
     epochs = _and([str(e) for e in summary.personal_epochs])
     tuned = f"{epochs} {'epoch' if epochs == '1' else 'epochs'} of fine-tuning on its own data"
     return (
-        "Personal: accuracy on the test set weighed by each client's own classes, mean ± standard deviation over "
+        f"Personal: {summary.personal_metric.name} on the test set weighed by each client's own classes, mean ±"
+        " standard deviation over "
         f"clients, after {tuned if epochs != '0' else 'no fine-tuning'}; before: of the one model for all."
     )
 
@@ -190,15 +217,11 @@ def key_findings(summary: Summary) -> list[str]:
 
 
 def _best(summary: Summary) -> str:
-    if summary.scored:
-        found = [(r, r.accuracy, r.accuracy_sd) for r in summary.rows if r.accuracy is not None]
-        found.sort(key=lambda f: -f[1])
-        what = "the highest accuracy"
-    else:
-        found = [(r, r.loss, r.loss_sd) for r in summary.rows if r.loss is not None]
-        found.sort(key=lambda f: f[1])
-        what = "the lowest loss"
-    values = [_final(value, sd, r.runs, scored=summary.scored) for r, value, sd in found]
+    metric = summary.metric
+    found = [(r, r.score, r.score_sd) for r in summary.rows if r.score is not None]
+    found.sort(key=lambda f: -metric.sign * f[1])
+    what = f"the {'highest' if metric.higher_is_better else 'lowest'} {metric.name}"
+    values = [_final(value, sd, r.runs, metric) for r, value, sd in found]
     if not found:
         return ""
     if len(found) == 1:
@@ -206,7 +229,7 @@ def _best(summary: Summary) -> str:
     (top, best, sd), (second, next_best, next_sd) = found[:2]
     if best == next_best:
         equal = [r.label for r, value, _ in found if value == best]
-        return f"{_and(equal)} ended with {what}, each {_final(best, None, 1, scored=summary.scored)}."
+        return f"{_and(equal)} ended with {what}, each {_final(best, None, 1, metric)}."
     text = f"{top.label} ended with {what}, {values[0]}; next came {second.label} with {values[1]}."
     if sd is None or next_sd is None:
         return f"{text} With a single seed, a small difference may be chance."
@@ -218,7 +241,7 @@ def _best(summary: Summary) -> str:
 def _first(summary: Summary) -> str:
     if summary.target is None:
         return ""
-    target = f"the target of {percent(summary.target)}"
+    target = f"the target of {summary.metric.number(summary.target)}"
     first = _fastest(summary)
     if not first:
         return f"No method reached {target} in all of its runs."
@@ -257,11 +280,13 @@ def _unequal(summary: Summary) -> str:
     )
 
 
-def _final(value: float, sd: float | None, runs: int, *, scored: bool) -> str:
-    text = percent(value) if scored else f"{value:.4f}"
+def _final(value: float, sd: float | None, runs: int, metric: Metric) -> str:
+    text = metric.number(value)
     if sd is None:
         return text
-    return f"{text} (sd {100 * sd:.1f} points over {runs} seeds)" if scored else f"{text} (sd {sd:.4f}, {runs} seeds)"
+    if metric.is_share:
+        return f"{text} (sd {100 * sd:.1f} points over {runs} seeds)"
+    return f"{text} (sd {metric.plain(sd)}, {runs} seeds)"
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -289,10 +314,6 @@ def _times(row: MethodRow, summary: Summary) -> str:
     if row.label == summary.baseline:
         return "1×"
     return f"{ratio:.2g}×" if ratio < 0.1 else f"{ratio:.2f}×" if ratio < 10 else f"{ratio:,.1f}×"
-
-
-def _spread(text: str, sd: float | None, form: str) -> str:
-    return text if sd is None else f"{text} ± {sd:{form}}"
 
 
 def format_bytes(n: float) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ..core.metric import ACCURACY, LOSS, Metric
 from ..core.printable import html_text
 from ..record.result import Result
 from ..record.storage import make_folder, write_atomic
 from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
-from .formatting import NONE, TableCell, duration, grid, key_findings, legend, percent, pluralize, warning_lines
-from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
+from .formatting import NONE, TableCell, duration, grid, key_findings, legend, pluralize, warning_lines
+from .plots import score_over_time, score_over_updates, staleness_bars
 from .tables import Summary, clock, finite_or_none
 
 __all__ = ["page", "write_page"]
@@ -75,7 +76,7 @@ def page(
         *_pictures(results, summary),
         *_on_the_way(results),
         "<h2>Every run</h2>",
-        _run_table(results),
+        _run_table(results, summary),
     ]
     if notes := [*notices, *warning_lines(results)]:
         sections += ["<h2>Notices</h2>", _list(notes)]
@@ -147,20 +148,20 @@ def _summary_table(summary: Summary) -> str:
 
 
 def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
-    what, better = ("accuracy", "higher") if summary.scored else ("loss", "lower")
+    what, better = summary.metric.name, "higher" if summary.metric.higher_is_better else "lower"
     band = " The band is one standard deviation over seeds on either side." if len(summary.seeds) > 1 else ""
     target = " The dashed line is the target." if summary.target is not None else ""
     simulated = " of the simulated clock (not of this computer)" if summary.clock == "virtual time" else ""
     return [
-        f"<h2>{what.capitalize()} over {summary.clock}</h2>",
+        f"<h2>{_title(what)} over {summary.clock}</h2>",
         _picture(
-            accuracy_over_time(results, summary),
+            score_over_time(results, summary),
             f"Further left and {better} is better: the line shows the {what} that had been reached at each moment"
             f"{simulated}.{band}{target}",
         ),
-        f"<h2>{what.capitalize()} over updates</h2>",
+        f"<h2>{_title(what)} over updates</h2>",
         _picture(
-            accuracy_over_updates(results, summary),
+            score_over_updates(results, summary),
             f"The same {what} against the number of client updates the server accepted: how much each one taught, "
             "whatever time it took.",
         ),
@@ -171,6 +172,10 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
             "update. The narrow bar is the mean; 95 % of the updates lie within the wide one.",
         ),
     ]
+
+
+def _title(name: str) -> str:
+    return html_text(name.capitalize() if name in ("accuracy", "loss") else name)
 
 
 def _on_the_way(results: Sequence[Result]) -> list[str]:
@@ -201,14 +206,19 @@ def _picture(svg: str, reading: str) -> str:
     return f'<p>{html_text(reading)}</p>\n<div class="wide">{svg}</div>'
 
 
-def _run_table(results: Sequence[Result]) -> str:
-    headings = ("run", "seed", "accuracy", "loss", "updates", clock(results), "wall seconds", "weights (SHA-256)")
+def _run_table(results: Sequence[Result], summary: Summary) -> str:
+    shown = [
+        m
+        for m in (ACCURACY if summary.metric.name == LOSS.name else summary.metric, *summary.others)
+        if m.name != LOSS.name
+    ]
+    headings = ("run", "seed", *(m.name for m in (*shown, LOSS)), "updates", clock(results), "wall seconds")
+    headings += ("weights (SHA-256)",)
     rows = [
         (
             TableCell(r.label),
             TableCell(str(r.seed)),
-            TableCell(NONE if (accuracy := finite_or_none(r.final_accuracy)) is None else percent(accuracy)),
-            TableCell(NONE if (loss := finite_or_none(r.final_loss)) is None else f"{loss:.4f}"),
+            *(_final(r, m) for m in (*shown, LOSS)),
             TableCell(f"{r.updates:,}"),
             TableCell(duration(r.virtual_time)),
             TableCell(f"{r.wall_s:,.1f}"),
@@ -217,6 +227,11 @@ def _run_table(results: Sequence[Result]) -> str:
         for r in results
     ]
     return _table(headings, rows)
+
+
+def _final(result: Result, metric: Metric) -> TableCell:
+    value = finite_or_none(result.final_metrics.get(metric.name))
+    return TableCell(NONE if value is None else metric.number(value))
 
 
 def _settings_table(settings: Mapping[str, str]) -> str:

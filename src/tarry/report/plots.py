@@ -14,10 +14,11 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 from xml.dom import minidom
 
+from ..core.metric import LOSS, Metric
 from ..core.optional_import import optional_import
 from ..core.printable import printable
 from ..record.result import Result
-from .formatting import count, percent, time_unit
+from .formatting import count, time_unit
 from .tables import Curve, Summary, by_label, mean_curve, summarize
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "INK",
     "TEXT",
-    "accuracy_over_time",
-    "accuracy_over_updates",
+    "score_over_time",
+    "score_over_updates",
     "clean_texts",
     "draw_curve",
     "legend",
@@ -66,21 +67,21 @@ _STYLE: Any = {
 }
 
 
-def accuracy_over_time(results: Sequence[Result], summary: Summary) -> str:
-    """Return the plot of test accuracy (or loss without accuracy) over time: mean ± one sd over seeds."""
-    unit, length = time_unit(max((p[0] for r in results for p in r.curve), default=0.0))
+def score_over_time(results: Sequence[Result], summary: Summary) -> str:
+    """Return the plot of the test score (accuracy, or another first metric) over time: mean ± one sd over seeds."""
+    unit, length = time_unit(max((p.time for r in results for p in r.curve), default=0.0))
     return render(
         "over-time",
-        f"{_what(summary).capitalize()} over {summary.clock}",
+        f"Test {summary.metric.name} over {summary.clock}",
         lambda figure: _curves(figure, results, summary, over="time", scale=length, xlabel=f"{summary.clock} ({unit})"),
     )
 
 
-def accuracy_over_updates(results: Sequence[Result], summary: Summary) -> str:
+def score_over_updates(results: Sequence[Result], summary: Summary) -> str:
     """Return the same plot over the number of accepted updates."""
     return render(
         "over-updates",
-        f"{_what(summary).capitalize()} over updates",
+        f"Test {summary.metric.name} over updates",
         lambda figure: _curves(figure, results, summary, over="updates", scale=1.0, xlabel="updates received"),
     )
 
@@ -88,10 +89,6 @@ def accuracy_over_updates(results: Sequence[Result], summary: Summary) -> str:
 def staleness_bars(results: Sequence[Result]) -> str:
     """Return the plot of mean staleness, its 95 % quantile and its maximum."""
     return render("staleness", "Staleness of updates by method", lambda figure: _bars(figure, results))
-
-
-def _what(summary: Summary) -> str:
-    return "test accuracy" if summary.scored else "test loss"
 
 
 def _curves(
@@ -107,23 +104,31 @@ def _curves(
     axes.grid(True)
     axes.set_axisbelow(True)
     axes.set_xlabel(xlabel)
-    axes.set_ylabel(_what(summary) + (" (%)" if summary.scored else ""))
+    metric, scale_y = summary.metric, 100.0 if summary.metric.is_share else 1.0
+    axes.set_ylabel(f"{summary.scored_on} {metric.name}" + (f" ({metric.unit})" if metric.unit else ""))
     curves = {}
     for i, (label, runs) in enumerate(by_label(results).items()):
-        curve = mean_curve(runs, over=over, of="accuracy" if summary.scored else "loss")
+        curve = mean_curve(runs, over=over, of=metric.name)
         if curve.x:
-            curves[label] = rescale(curve, scale, 100.0 if summary.scored else 1.0)
+            curves[label] = rescale(curve, scale, scale_y)
             draw_curve(axes, curves[label], i, steps=over == "updates" and len(runs) > 1)
     if not curves:
         axes.text(0.5, 0.5, "no evaluations were recorded", ha="center", transform=axes.transAxes)
         return
     axes.margins(x=0.01)
-    if summary.scored:  # a band may exceed the range of an accuracy
-        low, high = axes.get_ylim()
-        if summary.target is not None:  # its line and its label must be inside
-            low, high = min(low, 100 * summary.target - 1), max(high, 100 * summary.target + 1)
-        axes.set_ylim(max(low, -1.0), min(high, 101.0))
-    _name(figure, axes, curves, summary.target)
+    if metric.name != LOSS.name:
+        _limit(axes, metric, summary.target, scale_y)
+    target = None if summary.target is None else (scale_y * summary.target, f"target {metric.number(summary.target)}")
+    _name(figure, axes, curves, target)
+
+
+def _limit(axes: Axes, metric: Metric, target: float | None, scale: float) -> None:
+    """Set the limits of the axis of scores: the target's line is inside, and a share ends at 100 %."""
+    low, high = axes.get_ylim()
+    if target is not None:  # its line and its label must be inside
+        room = 1.0 if metric.is_share else 0.02 * (high - low)
+        low, high = min(low, scale * target - room), max(high, scale * target + room)
+    axes.set_ylim(*((max(low, -1.0), min(high, 101.0)) if metric.is_share else (low, high)))
 
 
 def rescale(curve: Curve, x: float, y: float) -> Curve:
@@ -151,15 +156,15 @@ def draw_curve(axes: Axes, curve: Curve, index: int, *, steps: bool = False, **s
         axes.fill_between(curve.x, low, high, color=line.get_color(), **_BAND, step="post" if steps else None)
 
 
-def _name(figure: Figure, axes: Axes, curves: dict[str, Curve], target: float | None) -> None:
+def _name(figure: Figure, axes: Axes, curves: dict[str, Curve], target: tuple[float, str] | None) -> None:
     """Label the ends of the lines if they are apart and end together, else draw a legend below."""
     names, ends = list(curves), [(c.x[-1], c.mean[-1]) for c in curves.values()]
     last = max(x for x, _ in ends)
     together = all(x >= 0.98 * last for x, _ in ends)
     if target is not None:
-        axes.axhline(100 * target, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-        names.append(f"target {percent(target)}")
-        ends.append((last, 100 * target))
+        axes.axhline(target[0], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        names.append(target[1])
+        ends.append((last, target[0]))
     longest, lines = max(map(len, names)), list(axes.get_lines())
     low, high = axes.get_ylim()
     shifts = _shifts([y / (high - low) * 0.8 * _HEIGHT * 72 for _, y in ends])  # in points, roughly

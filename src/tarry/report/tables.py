@@ -1,10 +1,12 @@
 """Summary of runs: a row for each method label, over its seeds.
 
+    score          the first metric of the runs; accuracy by default
     target         the --target of all the runs; where they have none in common,
-                   fraction × the lowest final accuracy (mean over seeds) among the methods      OrthoFL, Sec. 5.1
-                   for which this is above the trivial accuracy: the best of the untrained models and of constant
-                   answers. So a method that learns nothing sets no target
-    time to it     virtual time of a run's first evaluation at or above the target
+                   fraction × the lowest final score (mean over seeds) among the methods         OrthoFL, Sec. 5.1
+                   for which this is above the trivial score: the best of the untrained models and of constant
+                   answers. So a method that learns nothing sets no target. Of errors, whose lower values are better,
+                   it is the highest final score / fraction, below that of the untrained models
+    time to it     virtual time of a run's first evaluation at the target or better
     relative time  a method's mean time to the target / the baseline's (1×)
 
 Spread is the sample standard deviation over seeds. None stands for a mean with a missing value, a spread of one run,
@@ -14,16 +16,17 @@ and a relative time if a run of either side did not reach the target.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from statistics import fmean, stdev
 from textwrap import wrap
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..core.errors import BadInput, near
+from ..core.metric import ACCURACY, LOSS, Metric
 from ..core.printable import html_text, markdown_text, printable
 from ..record.result import Result
 from ..record.views import data_frame
@@ -52,6 +55,13 @@ _MB = 1e6
 _TEXT_WIDTH = 100  # characters of a line below the plain table
 
 
+class MeanAndSpread(NamedTuple):
+    """A mean over seeds and its standard deviation."""
+
+    mean: float | None
+    sd: float | None
+
+
 @dataclass(frozen=True)
 class MethodRow:
     """One method label over its runs: means, unless the comment says otherwise."""
@@ -59,8 +69,8 @@ class MethodRow:
     label: str
     method: str
     runs: int
-    accuracy: float | None  # final, on the test set
-    accuracy_sd: float | None
+    score: float | None  # the final value of the first metric, on the test set
+    score_sd: float | None
     loss: float | None
     loss_sd: float | None
     reached: int  # runs that reached the target
@@ -77,9 +87,15 @@ class MethodRow:
     peak_server_mb: float  # the largest of all runs
     lost: float
     rejected: float
-    personal: float | None = None  # --personalize: mean over clients of their own accuracy
+    personal: float | None = None  # --personalize: mean over clients of their own score
     personal_sd: float | None = None  # over clients
     personal_before: float | None = None  # before fine-tuning
+    metrics: Mapping[str, MeanAndSpread] = field(default_factory=dict)  # the final value of every metric, by name
+
+    @property
+    def accuracy(self) -> float | None:
+        """Return the final accuracy, if it was measured."""
+        return self.metrics["accuracy"].mean if "accuracy" in self.metrics else None
 
 
 @dataclass(frozen=True)
@@ -90,33 +106,36 @@ class Summary:
     seeds: tuple[int, ...]
     baseline: str | None
     fraction: float
-    trivial_accuracy: float  # accuracy without learning; 0 if unknown
+    trivial_score: float | None  # score without learning; None if unknown
     target: float | None
     rows: tuple[MethodRow, ...]
     has_given_target: bool = False  # whether the target is that of the runs, --target
     personal_epochs: tuple[int, ...] = ()  # --personalize of the runs; () if none has it
     clock: str = "virtual time"
+    metric: Metric = ACCURACY  # what the score is
+    scored_on: str = "test"  # the set that curves, targets and times are on; final scores are on the test set
+    others: tuple[Metric, ...] = ()  # the further metrics that all runs have
+    personal_metric: Metric = ACCURACY  # what --personalize scores clients by
 
     def to_frame(self) -> DataFrame:
         """Return a pandas data frame with a row for each method."""
-        return data_frame(asdict(row) for row in self.rows)
+        return data_frame(_frame_row(row, self) for row in self.rows)
 
     @property
     def learned(self) -> list[MethodRow]:
         """Return the rows that may set the target."""
-        return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.trivial_accuracy]
+        return [r for r in self.rows if _target_of(r.score, self.metric, self.fraction, self.trivial_score) is not None]
 
     @property
     def best(self) -> str | None:
-        """Return the label with the highest accuracy, or the lowest loss without accuracies; None if none has one."""
-        found = {r.label: r.accuracy if self.scored else None if r.loss is None else -r.loss for r in self.rows}
-        scores = {label: score for label, score in found.items() if score is not None}
+        """Return the label with the best score; None if none has one."""
+        scores = {row.label: self.metric.sign * row.score for row in self.rows if row.score is not None}
         return max(scores, key=scores.__getitem__, default=None)
 
     @property
-    def scored(self) -> bool:
-        """Return whether the task has an accuracy; otherwise methods are compared by their loss."""
-        return any(r.accuracy is not None for r in self.rows)
+    def has_targets(self) -> bool:
+        """Return whether there are targets: the mean loss alone has none, unless one is given."""
+        return self.metric.name != LOSS.name or self.target is not None
 
 
 class Curve(NamedTuple):
@@ -131,26 +150,65 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
     """Return the rows of a comparison; `baseline` is the method or label of time 1×, by default fedavg."""
     _check(results, fraction)
     groups = by_label(results)
-    trivial_accuracy = max((_trivial_accuracy(r) for r in results), default=0.0)
-    finals = [_mean([finite_or_none(r.final_accuracy) for r in runs]) for runs in groups.values()]
+    metric, others = _metrics_of(results)
+    trivial = _trivial_score(results, metric)
+    ends = [[(r.validation_metrics or r.final_metrics).get(metric.name) for r in runs] for runs in groups.values()]
+    finals = [_mean(list(map(finite_or_none, of_runs))) for of_runs in ends]
     own = {r.target for r in results}
     given_target = results[0].target if len(own) == 1 else None
-    usual = min((fraction * a for a in finals if a is not None and fraction * a > trivial_accuracy), default=None)
-    target = usual if given_target is None else given_target
-    rows = [_row(label, runs, target) for label, runs in groups.items()]
+    target = _usual_target(finals, metric, fraction, trivial) if given_target is None else given_target
+    rows = [_row(label, runs, target, metric) for label, runs in groups.items()]
     base = _base(rows, baseline)
     return Summary(
         task=results[0].task,
         seeds=tuple(sorted({r.seed for r in results})),
         baseline=None if base is None else base.label,
         fraction=fraction,
-        trivial_accuracy=trivial_accuracy,
+        trivial_score=trivial,
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
         has_given_target=given_target is not None,
         personal_epochs=tuple(sorted({r.personalization["epochs"] for r in results if r.personalization})),
         clock=clock(results),
+        metric=metric,
+        scored_on=results[0].scored_on,
+        others=others,
+        personal_metric=_personal_metric(results),
     )
+
+
+def _personal_metric(results: Sequence[Result]) -> Metric:
+    """Return the metric by which the runs score clients."""
+    names = {r.personalization.get("metric") for r in results if r.personalization} - {None}
+    return next((m for r in results for m in r.metrics if m.name in names), ACCURACY)
+
+
+def _metrics_of(results: Sequence[Result]) -> tuple[Metric, tuple[Metric, ...]]:
+    """Return the metric that is the score, and the others that all runs have; runs with other scores are rejected."""
+    scored = [r for r in results if r.final_metrics] or list(results)
+    first = {r.metric.name: r.metric for r in scored}
+    if len(first) > 1 and first.keys() <= {"accuracy", "loss"}:  # some of the runs have no accuracy
+        return first["accuracy"], ()
+    if len(first) > 1:
+        raise BadInput(f"the runs have different scores: {', '.join(sorted(first))}; give those of one --metric")
+    names = set.intersection(*({m.name for m in r.metrics} for r in scored))
+    return scored[0].metric, tuple(m for m in scored[0].metrics[1:] if m.name in names)
+
+
+def _usual_target(
+    finals: Sequence[float | None], metric: Metric, fraction: float, trivial: float | None
+) -> float | None:
+    """Return the easiest of the targets that the methods' final scores set."""
+    targets = [t for final in finals if (t := _target_of(final, metric, fraction, trivial)) is not None]
+    return min(targets, key=lambda t: metric.sign * t, default=None)
+
+
+def _target_of(final: float | None, metric: Metric, fraction: float, trivial: float | None) -> float | None:
+    """Return the target that a final score sets: one that is a little worse; None if it needs no learning."""
+    if final is None or final <= 0 or metric.name == LOSS.name:
+        return None
+    target = fraction * final if metric.higher_is_better else final / fraction
+    return None if trivial is not None and metric.reaches(trivial, target) else target
 
 
 def clock(results: Sequence[Result]) -> str:
@@ -159,10 +217,12 @@ def clock(results: Sequence[Result]) -> str:
     return {"virtual": "virtual time", "wall": "wall-clock time"}[kinds.pop()] if len(kinds) == 1 else "time"
 
 
-def _trivial_accuracy(run: Result) -> float:
-    """Return the accuracy that a run reaches without learning."""
-    first = run.curve[0] if run.curve and run.curve[0][1] == 0 else None
-    return max(finite_or_none(run.majority_accuracy) or 0.0, (finite_or_none(first[2]) or 0.0) if first else 0.0)
+def _trivial_score(results: Sequence[Result], metric: Metric) -> float | None:
+    """Return the best score that a run reaches without learning: of the first weights, or of constant answers."""
+    first = [r.curve[0].metrics.get(metric.name) for r in results if r.curve and r.curve[0].updates == 0]
+    constant = [r.majority_accuracy if metric.name == ACCURACY.name else None for r in results]
+    known = [x for score in (*first, *constant) if (x := finite_or_none(score)) is not None]
+    return max(known, key=lambda score: metric.sign * score, default=0.0 if metric.is_share else None)
 
 
 def _base(rows: Sequence[MethodRow], name: str | None) -> MethodRow | None:
@@ -189,14 +249,16 @@ def mean_curve(
     results: Sequence[Result],
     *,
     over: Literal["time", "updates"] = "time",
-    of: Literal["accuracy", "loss"] = "accuracy",
+    of: str = "accuracy",
 ) -> Curve:
     """Return the mean curve of the runs of one label; each holds its value until its next evaluation.
 
     It begins where all runs have a value; runs without values are left out.
     """
-    value = 2 if of == "accuracy" else 3
-    curves = [[(p[0], float(p[1]), y) for p in r.curve if (y := finite_or_none(p[value])) is not None] for r in results]
+    curves = [
+        [(p.time, float(p.updates), y) for p in r.curve if (y := finite_or_none(p.metrics.get(of))) is not None]
+        for r in results
+    ]
     return held_mean([[(time if over == "time" else updates, y) for time, updates, y in c] for c in curves])
 
 
@@ -214,7 +276,28 @@ def held_mean(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
 
 def to_json(summary: Summary) -> str:
     """Return every number unrounded, as in `compare.json`."""
-    return json.dumps(asdict(summary), indent=1) + "\n"
+    plain = asdict(summary)
+    plain |= {"rows": [_frame_row(row, summary) for row in summary.rows], "trivial_score": summary.trivial_score or 0.0}
+    del plain["metric"], plain["others"], plain["personal_metric"]
+    if summary.metric.name in ("accuracy", "loss") and not summary.others:
+        plain = {"trivial_accuracy" if key == "trivial_score" else key: value for key, value in plain.items()}
+    else:
+        named = [(m.name, m.higher_is_better, m.unit) for m in (summary.metric, *summary.others)]
+        plain["metrics"] = [dict(zip(("name", "higher_is_better", "unit"), m, strict=True)) for m in named]
+    return json.dumps(plain, indent=1) + "\n"
+
+
+def _frame_row(row: MethodRow, summary: Summary) -> dict[str, Any]:
+    """Return the numbers of a row: each metric and its spread under its name, first."""
+    plain = asdict(row)
+    for name in ("metrics", "score", "score_sd", "loss", "loss_sd"):
+        del plain[name]
+    first = ACCURACY if summary.metric.name == LOSS.name else summary.metric  # of the loss alone: without values
+    names = dict.fromkeys([first.name, *(m.name for m in summary.others), LOSS.name])
+    found = {name: row.metrics.get(name, MeanAndSpread(None, None)) for name in names}
+    values = {key: x for name, v in found.items() for key, x in ((name, v.mean), (f"{name}_sd", v.sd))}
+    label = {name: plain.pop(name) for name in ("label", "method", "runs")}
+    return {**label, **values, **plain}
 
 
 def plain_table(summary: Summary) -> str:
@@ -267,17 +350,18 @@ def _check(results: Sequence[Result], fraction: float) -> None:
         raise BadInput(problems)
 
 
-def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
-    accuracies, losses = [finite_or_none(r.final_accuracy) for r in runs], [finite_or_none(r.final_loss) for r in runs]
-    times = [t for r in runs if (t := _time_to(target, r)) is not None]
+def _row(label: str, runs: Sequence[Result], target: float | None, metric: Metric) -> MethodRow:
+    names = dict.fromkeys([metric.name, *(name for r in runs for name in r.final_metrics), LOSS.name])
+    finals = {name: _mean_and_spread([finite_or_none(r.final_metrics.get(name)) for r in runs]) for name in names}
+    times = [t for r in runs if (t := _time_to(target, r, metric)) is not None]
     return MethodRow(
         label=label,
         method=runs[0].method,
         runs=len(runs),
-        accuracy=_mean(accuracies),
-        accuracy_sd=_sd(accuracies),
-        loss=_mean(losses),
-        loss_sd=_sd(losses),
+        score=finals[metric.name].mean,
+        score_sd=finals[metric.name].sd,
+        loss=finals[LOSS.name].mean,
+        loss_sd=finals[LOSS.name].sd,
         reached=len(times),
         time_to_target=fmean(times) if times else None,
         relative_time=None,
@@ -295,17 +379,22 @@ def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
         personal=_personal(runs, "after", "mean"),
         personal_sd=_personal(runs, "after", "sd"),
         personal_before=_personal(runs, "before", "mean"),
+        metrics=finals,
     )
+
+
+def _mean_and_spread(values: Sequence[float | None]) -> MeanAndSpread:
+    return MeanAndSpread(_mean(values), _sd(values))
 
 
 def _personal(runs: Sequence[Result], when: str, what: str) -> float | None:
     return _mean([finite_or_none(r.personalization[when][what]) if r.personalization else None for r in runs])
 
 
-def _time_to(target: float | None, run: Result) -> float | None:
+def _time_to(target: float | None, run: Result, metric: Metric) -> float | None:
     if target is None:
         return None
-    return next((time for time, _, a, _ in run.curve if a is not None and a >= target), None)
+    return next((p.time for p in run.curve if metric.reaches(p.metrics.get(metric.name), target)), None)
 
 
 def _relative(row: MethodRow, base: MethodRow | None) -> float | None:

@@ -122,7 +122,7 @@ class StoredRun:
 
 def to_entry(result: Result, points: int, made: Mapping[str, str]) -> StoredRun:
     """Return the numbers and the curve of a result."""
-    accuracies = [(t, 100 * a) for t, _, a, _ in result.curve if _real(a) is not None and a is not None]
+    accuracies = [(p.time, 100 * p.accuracy) for p in result.curve if p.accuracy is not None and isfinite(p.accuracy)]
     last = [a for t, a in accuracies if t >= _TAIL * result.virtual_time] or [a for _, a in accuracies[-1:]]
     personal, speed = result.personalization or {}, (result.diagnostics or {}).get("by_speed") or {}
     numbers: dict[str, float | None] = {
@@ -188,12 +188,12 @@ def _thin(result: Result, points: int) -> dict[str, list[float | None]]:
     """Return at most `points` points at even distances, with the first and the last."""
     n = len(result.curve)
     chosen = range(n) if n <= points else sorted({round(i * (n - 1) / (points - 1)) for i in range(points)})
-    rows = [result.curve[i] for i in chosen]
+    kept = [result.curve[i] for i in chosen]
     return {
-        "time": [_short(r[0], 6) for r in rows],
-        "updates": [r[1] for r in rows],
-        "accuracy": [None if (a := _times(100, r[2])) is None else round(a, 3) for r in rows],
-        "loss": [None if (x := _real(r[3])) is None else _short(x, 4) for r in rows],
+        "time": [_short(p.time, 6) for p in kept],
+        "updates": [p.updates for p in kept],
+        "accuracy": [None if (a := _times(100, p.accuracy)) is None else round(a, 3) for p in kept],
+        "loss": [None if (x := _real(p.loss)) is None else _short(x, 4) for p in kept],
     }
 
 

@@ -25,12 +25,13 @@ from ..core.compose import PARTS, compose
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits
+from ..core.metric import Scores
 from ..core.server import Server
 from ..core.shards import client_sizes
 from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
-from ..engine.budget import Budget, Score
+from ..engine.budget import Budget
 from ..engine.early_stopping import EarlyStopping
 from ..engine.gate import Gate, GateSettings
 from ..engine.model_monitor import ModelMonitor
@@ -48,6 +49,7 @@ from .build_task import (
     limit_of,
 )
 from .personalize import check as check_personalisation
+from .task_metrics import check_metrics, metrics_in, with_metrics
 
 __all__ = ["BuiltRun", "build_run"]
 
@@ -131,7 +133,7 @@ class BuiltRun:
         bf16 = self.spec.precision == "bf16"
         return FlatModel(self.module, self.layout, self.task, self.work.optimizer, bf16=bf16)
 
-    def take_evaluator(self) -> Callable[[Tensor], Score] | None:
+    def take_evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
         examples = self.task.during_run.test
         if examples is None:
@@ -139,17 +141,29 @@ class BuiltRun:
         lent = LentWeights(self.module, self.layout, self.task, self.work.optimizer)
         return partial(lent.evaluate, examples=examples)
 
-    def evaluator(self) -> Callable[[Tensor], Score] | None:
-        """Accuracy and loss on the validation set, or else the test set; None where the task has neither."""
+    def evaluator(self) -> Callable[[Tensor], Scores] | None:
+        """The metrics on the validation set, or else on the test set; None where the task has neither."""
         examples = self.task.during_run.test
         if examples is None:
             return None
         bound = self.bound()
         return lambda weights: bound.evaluate(weights, examples)
 
+    def test_scores(self, weights: Tensor, *, lent: bool = False) -> Scores | None:
+        """Return the metrics of final weights on the test set, where there is a validation set as well, else None.
+
+        `lent`: the model's own tensors were taken by `take_evaluator`.
+        """
+        task = self.task
+        if task.validation is None or task.test is None:
+            return None
+        if lent:
+            return LentWeights(self.module, self.layout, task, self.work.optimizer).evaluate(weights, task.test)
+        return self.bound().evaluate(weights, task.test)
+
     def early_stopping(self) -> EarlyStopping | None:
         """The rule that ends the run when the validation score stops to improve; None without --patience."""
-        return None if self.spec.patience is None else EarlyStopping(self.spec.patience, self.task.score is not None)
+        return None if self.spec.patience is None else EarlyStopping(self.spec.patience, self.budget.metric)
 
 
 def root_mean_square(numbers: Tensor) -> float:
@@ -169,9 +183,9 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
+    named_metrics = spec.metric is not None or task.metrics is not None
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec), flags=_flags(spec)).to(spec.device)
-    if has_examples:
-        check_model_and_loss(task, module)
+    task = with_metrics(task, spec, check_model_and_loss(task, module) if has_examples else None)
     with generator_held():
         layout, work = Layout.of(module, task.clients[0][0][:2].clone() if has_examples else None), _work(spec)
     with errors_under_flag(_local_flag(spec)):
@@ -180,19 +194,20 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     samples = [max(1, n) for n in client_sizes(task.clients)]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
-    budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
+    budget = Budget(spec.time, spec.updates, spec.rounds, spec.target, metrics_in(task)[0])
     if spec.patience is not None and task.validation is None:
         raise BadInput(
             f"--patience {spec.patience}: early stopping looks at a validation set, and there is none; add --validation"
             " 0.1, which holds out a tenth of the training examples"
         )
-    if spec.target is not None and (task.during_run.test is None or task.score is None):
-        missing = "test set" if task.test is None else "score"
-        raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
+    if spec.target is not None and task.during_run.test is None:
+        raise BadInput(f"--target {spec.target}: task {task.name!r} has no test set; leave out --target")
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
     notices += (*_unscored_notice(spec, method), *replaced, *getattr(delay, "notices", ()))
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
+    if named_metrics and (evaluate := built.evaluator()) is not None:
+        check_metrics(evaluate, built.first_weights())
     if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):
             check_personalisation(spec.personalize, method.personalization, built.bound(), built.first_weights())

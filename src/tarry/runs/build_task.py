@@ -98,14 +98,15 @@ def add_unlabeled(task: Task, spec: Spec) -> tuple[Task, str | None]:
     return replace(task, unlabeled=inputs, unlabeled_mask=None).to(dtype_of(spec), spec.device), default
 
 
-def check_model_and_loss(task: Task, module: nn.Module) -> None:
-    """Try the model and the loss on two examples; raise BadInput that names what is wrong."""
+def check_model_and_loss(task: Task, module: nn.Module) -> Any:
+    """Return the model's outputs of two examples; raise BadInput that names what is wrong with it or the loss."""
     x, y = (t[:2].clone() for t in task.clients[0])  # a model may write into its input
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
-            loss: Any = task.loss(module(x), y)
+            outputs = module(x)
+            loss: Any = task.loss(outputs, y)
     except Exception as e:
         raise BadInput(
             f"task {task.name!r}: its model or loss fails on client 0's first {len(x)} examples, inputs of"
@@ -120,6 +121,7 @@ def check_model_and_loss(task: Task, module: nn.Module) -> None:
         raise BadInput(
             f"task {task.name!r}: its loss returned {what}; it should return one number, a mean over the batch"
         )
+    return outputs
 
 
 def dtype_of(spec: Spec) -> torch.dtype:

@@ -31,6 +31,7 @@ from ..core.errors import (
     warn_of,
 )
 from ..core.method import Method
+from ..core.metric import other_metrics
 from ..core.printable import printable
 from ..core.registry import UnknownName
 from ..core.task import Task
@@ -39,7 +40,7 @@ from ..methods import methods as registered
 from ..record.result import Result
 from ..record.run_folder import RunFolder, object_comments
 from ..record.storage import make_folder, write_atomic
-from ..record.views import CurveX, CurveY, data_frame, plot_curve
+from ..record.views import CurveX, data_frame, metric_named, plot_curve
 from ..report.formatting import pluralize
 from ..report.page import write_page
 from ..report.plots import draw_curve
@@ -109,10 +110,10 @@ class Comparison(Sequence[Result]):
 
     @property
     def best(self) -> str | None:
-        """The label with the highest mean accuracy, or the lowest loss where there is no accuracy.
+        """The label with the best mean score: the highest accuracy, the lowest loss, as the metric has it.
 
         >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
-        >>> best = max(c.summary.rows, key=lambda row: row.accuracy)
+        >>> best = max(c.summary.rows, key=lambda row: row.score)
         >>> c.best == best.label
         True
         """
@@ -150,8 +151,8 @@ class Comparison(Sequence[Result]):
         """
         return data_frame(_numbers(run) for run in self.results)
 
-    def plot(self, x: CurveX = "time", y: CurveY = "accuracy", ax: Axes | None = None) -> Axes:
-        """Draw the mean curve of each label, with a band of one standard deviation over seeds; return the axes.
+    def plot(self, x: CurveX = "time", y: str = "score", ax: Axes | None = None) -> Axes:
+        """Draw each label's mean curve, of the score or the metric y, and a band of one sd over seeds; return the axes.
 
         >>> from matplotlib.figure import Figure
         >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
@@ -160,10 +161,10 @@ class Comparison(Sequence[Result]):
         ['fedavg', 'fedasync']
         """
         with errors_as_keywords():
-            axes = plot_curve(self[0], x, y, ax)
+            axes, metric = plot_curve(self[0], x, y, ax), metric_named(self[0], y)
         axes.lines[-1].remove()  # the run gave the axes their labels
         for i, (label, runs) in enumerate(by_label(self.results).items()):
-            curve = mean_curve(runs, over=x, of=y)
+            curve = mean_curve(runs, over=x, of=metric.name)
             if curve.x:
                 draw_curve(axes, curve, i, steps=x == "updates" and len(runs) > 1, label=printable(label))
         axes.legend()
@@ -181,7 +182,9 @@ def _numbers(run: Result) -> dict[str, Any]:
     """Return the fields of a result that are numbers or words."""
     plain = {f.name: getattr(run, f.name) for f in fields(run)}
     staleness = {f"staleness_{name}": value for name, value in run.staleness._asdict().items()}
-    return {**{k: v for k, v in plain.items() if isinstance(v, int | float | str) or v is None}, **staleness}
+    others = {f"final_{name}": value for name, value in other_metrics(run.final_metrics).items()}
+    numbers = {k: v for k, v in plain.items() if isinstance(v, int | float | str) or v is None}
+    return {**numbers, **staleness, **others}
 
 
 @lists_keywords(SharedSettings)
@@ -385,7 +388,7 @@ def _one(
     objects = {name: getattr(spec, name) for name in spec.objects()}
     result = resume_folder(folder, progress=progress, trials=trials, **objects)
     result = replace(result, target=spec.target)  # an earlier version stored none
-    progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
+    progress(Progress(1.0, result.virtual_time, result.updates, result.final_score, result.metric))
     return result
 
 

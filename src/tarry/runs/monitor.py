@@ -7,6 +7,7 @@ from collections import Counter
 from math import isfinite, sqrt
 from typing import Protocol
 
+from ..core.metric import CurvePoint
 from ..core.rejections import Reason
 from ..core.server import Server
 
@@ -24,7 +25,7 @@ class Monitored(Protocol):
     time: float
     rejected: int
     rejections: dict[int, Counter[Reason]]  # by client
-    curve: list[tuple[float, int, float | None, float | None]]  # time, updates, accuracy, loss
+    curve: list[CurvePoint]
     server: Server
 
 
@@ -47,9 +48,9 @@ def stays_at_chance(run: Monitored, limit: float | None) -> bool:
     last = run.curve[-SCORES_AT_CHANCE:]
     if limit is None or run.server.version < _STEPS or len(last) < SCORES_AT_CHANCE:
         return False
-    if last[0][1] < run.server.n_clients:
+    if last[0].updates < run.server.n_clients:
         return False
-    return all(accuracy is not None and accuracy <= limit for _, _, accuracy, _ in last)
+    return all(point.accuracy is not None and point.accuracy <= limit for point in last)
 
 
 def _why(run: Monitored) -> str:
@@ -74,14 +75,14 @@ class Monitor:
         if len(run.curve) == self._scores:
             return
         self._scores = len(run.curve)
-        _, _, accuracy, loss = run.curve[-1]
-        if loss is not None and not isfinite(loss):
+        last = run.curve[-1]
+        if last.loss is not None and not isfinite(last.loss):
             self._report("loss", run.time, "the loss of the global model on the test set is not a finite number")
         elif stays_at_chance(run, self._limit):
             self._report(
                 "chance",
                 run.time,
-                f"accuracy is {accuracy:.4f} and has stayed at chance level in the last {SCORES_AT_CHANCE} scores",
+                f"accuracy is {last.accuracy:.4f} and has stayed at chance level in the last {SCORES_AT_CHANCE} scores",
             )
 
     def _report(self, kind: str, time: float, what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import isfinite
+from math import isfinite, isnan
 
 from ..core.rejections import Reason
 from ..report.formatting import pluralize
@@ -18,13 +18,14 @@ __all__ = [
     "rejections",
     "result_notices",
     "target_missed",
+    "undefined",
 ]
 
 
 def result_notices(sim: Simulator, chance: float | None = None) -> list[str]:
     """Return all notices about a run that has ended; `chance`: the accuracy up to which a model may be guessing."""
     failed = divergence(sim) or chance_level(sim, chance)
-    return [*no_progress(sim), *failed, *always_rejected(sim), *rejections(sim), *target_missed(sim)]
+    return [*no_progress(sim), *failed, *always_rejected(sim), *rejections(sim), *target_missed(sim), *undefined(sim)]
 
 
 def no_progress(sim: Simulator) -> list[str]:
@@ -34,7 +35,7 @@ def no_progress(sim: Simulator) -> list[str]:
         return []
     out = {t.client for t in server.tickets.values()}
     unheard = sum(visits == (client in out) for client, visits in enumerate(server.visits))
-    if target is not None and sim.engine.curve and (sim.engine.curve[-1][2] or 0.0) >= target:
+    if target is not None and sim.engine.curve and sim.budget.metric.reaches(sim.engine.curve[-1].score, target):
         why = f"the first weights reach --target {target:g}"
     elif server.numbers == 0:
         why = "no client was there to be handed work (--availability, --delay)"
@@ -52,8 +53,8 @@ def no_progress(sim: Simulator) -> list[str]:
 
 def divergence(sim: Simulator) -> list[str]:
     """Say since when the test loss is not finite, or that all recent updates were not finite."""
-    since = next((t for t, _, _, loss in sim.engine.curve if loss is not None and not isfinite(loss)), None)
-    if since is not None and since == sim.engine.curve[0][0] and sim.engine.curve[0][1] == 0:
+    since = next((p.time for p in sim.engine.curve if p.loss is not None and not isfinite(p.loss)), None)
+    if since is not None and since == sim.engine.curve[0].time and sim.engine.curve[0].updates == 0:
         return ["the loss of the first weights on the test set is not a finite number: look at the test data"]
     if since is None and isfinite(sim.server.output_weights.sum().item()):
         if not sim.engine.has_stalled or sim.server.version == 0:
@@ -68,7 +69,7 @@ def chance_level(sim: Simulator, limit: float | None) -> list[str]:
     """Say that the last scores of a run that made steps are no better than guessing."""
     if not stays_at_chance(sim.engine, limit):
         return []
-    accuracy = sim.engine.curve[-1][2]
+    accuracy = sim.engine.curve[-1].accuracy
     return [
         f"accuracy is {accuracy:.4f} and stayed at chance level in the last {SCORES_AT_CHANCE} scores: another --lr may"
         " help"
@@ -115,7 +116,21 @@ def _listed(counts: Counter[Reason]) -> str:
 
 def target_missed(sim: Simulator) -> list[str]:
     """Say that the target was not reached, and the best score."""
-    target, scores = sim.budget.target, [accuracy for _, _, accuracy, _ in sim.engine.curve if accuracy is not None]
-    if target is None or not scores or max(scores) >= target:
+    target, metric = sim.budget.target, sim.budget.metric
+    scores = [p.score for p in sim.engine.curve if p.score is not None and isfinite(p.score)]
+    if target is None or not scores:
         return []
-    return [f"--target {target:g} was not reached: the best score was {max(scores):.4g}"]
+    best = max(scores, key=lambda score: metric.sign * score)
+    what = "score" if metric.is_share else metric.name
+    return (
+        [] if metric.reaches(best, target) else [f"--target {target:g} was not reached: the best {what} was {best:.4g}"]
+    )
+
+
+def undefined(sim: Simulator) -> list[str]:
+    """Name the metrics that were not a number at some evaluations, where the loss was one."""
+    points = [p for p in sim.engine.curve if p.loss is not None and isfinite(p.loss)]
+    count = Counter(name for p in points for name, value in p.metrics.items() if value is not None and isnan(value))
+    return [
+        f"{name} was not a number (NaN) at {pluralize(n, 'evaluation')} of {len(points):,}" for name, n in count.items()
+    ]

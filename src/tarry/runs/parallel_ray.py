@@ -118,7 +118,7 @@ def run_on_ray(
                 index = running.pop(ref)
                 spec, folder = runs[index]
                 result = results[index] = replace(_result(ray, ref, spec, folders[index]), out=folder)
-                show(index, spec, Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
+                show(index, spec, Progress(1.0, result.virtual_time, result.updates, result.final_score, result.metric))
         return [results[i] for i in range(len(runs))]
     finally:
         with contextlib.suppress(WorkerDied):

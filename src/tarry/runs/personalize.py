@@ -4,12 +4,14 @@
     tune     EPOCHS epochs over the client's own examples: plain training with the run's optimizer, batch and last rate,
              unless the method has another rule for it
     score    a_k = Σ_c (n_kc / n_k) a_c           n_kc of client k's n_k examples are of class c
-             a_c: the accuracy on all test examples of class c
+             a_c: the score on all test examples of class c
 
 a_k is what a test set drawn with the client's own mix of classes gives on average: all test examples of its classes
 count, and there is no draw. Classes that the test set lacks are left out of the mix; a client with no other has no
-score. Where targets are not classes, every client is scored on the whole test set. `before` is the score of the final
-weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is rejected: the client keeps its start.
+score. Where targets are not classes, every client is scored on the whole test set. The score is the first metric of
+the task; one that is not a mean over examples, such as F1, has no values by class, and accuracy takes its place.
+`before` is the score of the final weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is
+rejected: the client keeps its start.
 Means and standard deviations are over all clients that have a score, each counting alike (FedSOL, Table 9).
 
 The orders and draws of a tuning are those of visit −1, a function of the seed and the client alone: the same for all
@@ -30,13 +32,16 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Personalization
+from ..core.metric import ACCURACY, LOSS, Metric
 from ..core.server import Server
-from ..core.task import Examples, Task, accuracy
+from ..core.task import Examples, Task, has_classes
 from ..core.tickets import VisitJob
+from ..metrics import Scoring, is_mean_over_examples, metrics_of
 from ..training.flat_model import FlatModel
 from ..training.visit import LocalWork, train
+from .task_metrics import metrics_in
 
-__all__ = ["OnClientDone", "PerClassTest", "check", "class_shares", "has_classes", "majority_accuracy", "personalize"]
+__all__ = ["OnClientDone", "PerClassTest", "check", "class_shares", "client_metric", "personalize"]
 
 _CHUNK = 1000  # test examples in one batch
 _VISIT = -1  # the run's visits count from 0
@@ -46,11 +51,6 @@ Answers = Callable[[Tensor], Tensor]
 OnClientDone = Callable[[int], None]  # called with the number of clients that are done
 
 
-def has_classes(examples: Examples) -> bool:
-    """Return whether the targets are one whole number for each example."""
-    return not examples[1].is_floating_point() and examples[1].ndim == 1
-
-
 def class_shares(task: Task, client: int, n_classes: int) -> npt.NDArray[np.float64]:
     """The shares of the first `n_classes` classes among a client's own examples."""
     own = task.clients[client][1].cpu().long().numpy()
@@ -58,11 +58,15 @@ def class_shares(task: Task, client: int, n_classes: int) -> npt.NDArray[np.floa
     return shares
 
 
-def majority_accuracy(task: Task) -> float | None:
-    """Accuracy of always predicting the majority class; None if the task is not scored by accuracy."""
-    if task.test is None or task.score is not accuracy or not has_classes(task.test):
+def client_metric(task: Task) -> Metric | None:
+    """Return the metric that clients are scored by: the task's own, or accuracy where that has no values by class.
+
+    None if the task is scored by its loss.
+    """
+    first = metrics_in(task)[0]
+    if first.name == LOSS.name or task.test is None:
         return None
-    return float(torch.bincount(task.test[1].long()).max()) / len(task.test[1])
+    return first if not has_classes(task.test) or is_mean_over_examples(first) else metrics_of(["accuracy"])[0]
 
 
 class PerClassTest:
@@ -70,8 +74,9 @@ class PerClassTest:
 
     def __init__(self, task: Task):
         assert task.test is not None
-        assert task.score is not None
-        (x, y), self._task, self._score = task.test, task, task.score
+        metric = client_metric(task)
+        assert metric is not None
+        (x, y), self._task, self.metric = task.test, task, metric
         self._classes = has_classes(task.test)
         self._parts = {c: (x[y == c], y[y == c]) for c in sorted(set(y.tolist()))} if self._classes else {_ALL: (x, y)}
 
@@ -84,26 +89,28 @@ class PerClassTest:
         return {c: shares[c] / total for c in self._parts if shares[c] > 0}
 
     def by_class(self, answers: Answers) -> dict[int, float]:
-        """The accuracy on each class."""
-        return {c: self._accuracy(answers, c) for c in self._parts}
+        """The score on each class."""
+        return {c: self._score(answers, c) for c in self._parts}
 
     def score(self, answers: Answers, mix: Mapping[int, float]) -> float | None:
         """The score of a client with that mix of classes; None if the mix is empty."""
-        return sum(share * self._accuracy(answers, c) for c, share in mix.items()) if mix else None
+        return sum(share * self._score(answers, c) for c, share in mix.items()) if mix else None
 
     @torch.no_grad()
-    def _accuracy(self, answers: Answers, c: int) -> float:
+    def _score(self, answers: Answers, c: int) -> float:
         x, y = self._parts[c]
-        chunks = zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True)
-        return sum(float(self._score(answers(part), targets)) for part, targets in chunks) / len(x)
+        scoring = Scoring([self.metric])
+        for part, targets in zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True):
+            scoring.update(answers(part), targets)
+        return scoring.values()[self.metric.name]
 
 
 def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) -> None:
     """Raise BadInput if clients cannot be scored; the method's `predict` is tried on one example."""
     task = bound.task
-    if task.test is None or task.score is None:
-        missing = "test set" if task.test is None else "score"
-        raise BadInput(f"--personalize {epochs}: task {task.name!r} has no {missing}; leave out --personalize")
+    if client_metric(task) is None:
+        missing = "has no test set" if task.test is None else "is scored by its loss alone"
+        raise BadInput(f"--personalize {epochs}: task {task.name!r} {missing}; leave out --personalize")
     how.tune.check(bound.layout, bound.optimizer)
     if how.predict is not None:
         x, y = task.clients[0]
@@ -112,10 +119,17 @@ def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) ->
 
 
 def personalize(
-    server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnClientDone
+    server: Server,
+    bound: FlatModel,
+    answer: Tensor,
+    *,
+    work: LocalWork,
+    epochs: int,
+    seed: int,
+    on_progress: OnClientDone,
 ) -> dict[str, Any]:
-    """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
-    how, task, answer = server.method.personalization, bound.task, server.output_weights
+    """Return every client's own accuracy before and after fine-tuning `answer`; the run itself does not change."""
+    how, task = server.method.personalization, bound.task
     test = PerClassTest(task)
     known = test.by_class(lambda x: bound.outputs(answer, x))
     begins = _own_models(server) if how.own else lambda _: answer
@@ -135,7 +149,8 @@ def personalize(
         on_progress(client + 1)
     scored = sum(a is not None for a in after)
     found = {"before": _over_clients(before), "after": _over_clients(after)}
-    return {"epochs": epochs, "clients": scored, "rejected": rejected, **found}
+    other = {} if test.metric == ACCURACY else {"metric": test.metric.name}
+    return {"epochs": epochs, "clients": scored, "rejected": rejected, **found, **other}
 
 
 def _own_models(server: Server) -> Callable[[int], Tensor]:

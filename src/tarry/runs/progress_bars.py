@@ -34,8 +34,8 @@ def run_bar(show: bool | Callable[[Progress], None] | None, label: str) -> Itera
 
         def move(progress: Progress) -> None:
             bar.n = progress.fraction
-            accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.3f}"
-            bar.set_postfix_str(f"{progress.updates:,} updates{accuracy}")
+            score = "" if progress.score is None else f", {progress.metric.text(progress.score)}"
+            bar.set_postfix_str(f"{progress.updates:,} updates{score}")
 
         yield move
 

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config.components import CROSSES
+from ..config.spec import Spec
 from ..core.errors import BadInput, TarryWarning, errors_as_keywords
+from ..core.metric import ACCURACY, LOSS, CurvePoint, Metric
+from ..metrics import metrics, metrics_of
 from ..record import journal
-from ..record.result import PROGRESS, CurvePoint, Result, staleness_summary
+from ..record.result import PROGRESS, Result, staleness_summary
 from ..record.rows import read_events
 from ..record.run_folder import RunFolder, object_comments, runs_below
 from ..record.shapes import fields, list_of, read_record, text
@@ -27,7 +30,7 @@ __all__ = ["read"]
 
 _TABLE = fields({"rows": list_of(fields({"label": text}))})
 #: the settings that a result names
-_NAMED = ("method", *CROSSES, "task", "seed", "clients", "target")
+_NAMED = ("method", *CROSSES, "task", "seed", "clients", "target", "metric")
 
 
 def read(folder: str | Path) -> Result | Comparison:
@@ -80,8 +83,10 @@ def _unfinished(folder: Path) -> Result:
     given = {k: v for k, v in run.written_settings().items() if k in _NAMED}
     spec, kinds = stored_spec(run.spec, given), Counter(row["kind"] for row in rows)
     last: dict[str, Any] = rows[-1] if rows else {"time": 0.0, "updates": 0, "version": 0}
-    curve = [CurvePoint(r["time"], r["updates"], r.get("accuracy"), r.get("loss")) for r in rows
-             if r["kind"] == "evaluate"]  # fmt: skip
+    evaluations = [r for r in rows if r["kind"] == "evaluate" and r.get("client", -1) < 0]
+    measured = _metrics(spec, evaluations)
+    points = [[r["time"], r["updates"], r.get("accuracy"), r.get("loss"), r.get("metrics") or {}] for r in evaluations]
+    curve = [CurvePoint.from_row(point, measured[0].name) for point in points]
     label = _object_name(objects["method"]) if "method" in objects else spec.label
     return Result(
         method=label.partition(":")[0],
@@ -105,12 +110,23 @@ def _unfinished(folder: Path) -> Result:
         peak_server_bytes=0,
         version="",
         target=spec.target,
+        metrics=() if measured in ((ACCURACY,), (LOSS,)) else measured,
         clock="wall" if (folder / journal.NAME).is_file() else "virtual",
         warnings=["the run is not finished"],
         out=folder,
         builder=FolderModel(folder),
         finished=False,
     )
+
+
+def _metrics(spec: Spec, evaluations: Sequence[dict[str, Any]]) -> tuple[Metric, ...]:
+    """Return the metrics of the settings; without them, or where they were Python objects, those of the event log."""
+    if spec.metric is not None:
+        return tuple(m.description for m in metrics_of(spec.metric))
+    row = evaluations[-1] if evaluations else {}
+    names = [*(row.get("metrics") or {}), *(["accuracy"] if row.get("accuracy") is not None else [])]
+    found = tuple(metrics[name]().description if name in metrics else Metric(name) for name in names)
+    return found or (LOSS if row.get("loss") is not None else ACCURACY,)
 
 
 def _object_name(comment: str) -> str:

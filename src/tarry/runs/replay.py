@@ -16,6 +16,7 @@ from typing import Any
 from ..config.spec import Spec
 from ..core.errors import BadInput, errors_as_keywords
 from ..core.events import Event
+from ..core.metric import ACCURACY, Metric
 from ..core.tickets import NOTHING, LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
@@ -106,15 +107,16 @@ class Record:
 class Replay:
     """The result of a replay: whether the simulation had the updates and the weights of the federation.
 
-    >>> tarry.Replay(updates=3, accuracy=0.5, weights_sha256="ab", recorded_sha256="ab", first_difference=None)
+    >>> tarry.Replay(updates=3, score=0.5, weights_sha256="ab", recorded_sha256="ab", first_difference=None)
     Replay(same as recorded: 3 updates, accuracy 0.500)
     """
 
     updates: int
-    accuracy: float | None
+    score: float | None  # at the last evaluation
     weights_sha256: str
     recorded_sha256: str | None
     first_difference: tuple[int, int, int] | None  # ticket, client and visit of the first update that differs
+    metric: Metric = ACCURACY  # what the score is
 
     @property
     def same(self) -> bool:
@@ -131,7 +133,7 @@ class Replay:
             state = f"differs first in ticket {ticket}, client {client}, visit {visit}"
         else:
             state = "same as recorded" if self.same else "other final weights than recorded"
-        score = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
+        score = "" if self.score is None else f", {self.metric.text(self.score)}"
         return f"Replay({state}: {pluralize(self.updates, 'update')}{score})"
 
 
@@ -266,13 +268,14 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
         sim.engine.max_tickets = record.per_client
         sim.engine.idle.concurrency *= record.per_client
         sim.run()
-        accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
+        score = sim.engine.curve[-1].score if sim.engine.curve else None
         result = Replay(
             sim.engine.updates,
-            accuracy,
+            score,
             sha256(sim.server.output_weights),
             _recorded_digest(folder),
             executor.first_difference,
+            sim.budget.metric.description,
         )
         sim.close()
     return result

@@ -8,19 +8,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..config.spec import Spec
 from ..core.errors import BadInput
+from ..core.metric import ACCURACY, LOSS, CurvePoint, Scores
 from ..core.server import Server
-from ..record.result import CurvePoint, Result, sha256, staleness_summary
+from ..engine.early_stopping import EarlyStopping
+from ..record.result import Result, sha256, staleness_summary
 from ..record.run_folder import RunFolder
 from ..training.flat_model import build_module
 from ..version import __version__
 from .build import BuiltRun
 from .build_task import build_task, dtype_of
-from .personalize import majority_accuracy
 from .stored_spec import errors_of_stored_settings
+from .task_metrics import majority_accuracy, metrics_in
 
 __all__ = ["Counters", "FolderModel", "SpecModel", "make_result"]
 
@@ -76,14 +78,33 @@ class Counters(Protocol):
     bytes_up: int
     bytes_down: int
     staleness: Counter[int]
-    curve: list[tuple[float, int, float | None, float | None]]
+    curve: list[CurvePoint]
     server: Server
+    stop_reason: str
+    early_stopping: EarlyStopping | None
+
+    @property
+    def result_weights(self) -> Tensor: ...
 
 
-def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
-    """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, out ..."""
+def _stopping(rule: EarlyStopping, reason: str) -> dict[str, Any]:
+    assert rule.best is not None, "a run with --patience is evaluated at its end"
+    best = {"best_time": rule.best.time, "best_updates": rule.best.updates}
+    return {"patience": rule.patience, "stop_reason": reason, **best}
+
+
+def make_result(built: BuiltRun, counters: Counters, *, test: Scores | None = None, **more: Any) -> Result:
+    """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, out ...
+
+    `test`: the metrics on the test set, where the curve is on a validation set and the run is over.
+    """
     server, spec = counters.server, built.spec
-    accuracy, loss = counters.curve[-1][2:] if counters.curve else (None, None)
+    rule, weights = counters.early_stopping, counters.result_weights
+    last = counters.curve[-1] if counters.curve else None
+    if rule is not None and rule.best is not None:
+        last = rule.best
+    final = last if test is None else CurvePoint.of(0.0, 0, test, "")
+    metrics = tuple(m.description for m in metrics_in(built.task))
     return Result(
         method=built.method.name,
         label=spec.label,
@@ -93,20 +114,24 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         virtual_time=counters.time,
         updates=counters.updates,
         rounds=server.version,
-        final_accuracy=accuracy,
-        final_loss=loss,
-        curve=[CurvePoint(*point) for point in counters.curve if point[2:] != (None, None)],
+        final_accuracy=None if final is None else final.accuracy,
+        final_loss=None if final is None else final.loss,
+        curve=[point for point in counters.curve if point.metrics],
         staleness=staleness_summary(counters.staleness),
         lost=counters.lost,
         rejected=counters.rejected,
-        weights_sha256=sha256(server.output_weights),
+        weights_sha256=sha256(weights),
         bytes_up=counters.bytes_up,
         bytes_down=counters.bytes_down,
         peak_server_bytes=server.meter.peak,
         version=__version__,
         majority_accuracy=majority_accuracy(built.task),
         target=spec.target,
-        weights=server.output_weights,
+        metrics=() if metrics in ((ACCURACY,), (LOSS,)) else metrics,
+        validation_metrics=None if built.task.validation is None or last is None else last.metrics,
+        test_metrics=test,
+        early_stopping=None if rule is None else _stopping(rule, counters.stop_reason),
+        weights=weights,
         layout=built.layout,
         builder=SpecModel(spec),
         **more,

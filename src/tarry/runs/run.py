@@ -16,6 +16,7 @@ from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError, WorkerDied, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
+from ..core.metric import ACCURACY, Metric
 from ..core.task import Task
 from ..executors.timing import RecordedChoice, TrialCache
 from ..record import checkpoint
@@ -32,13 +33,13 @@ from ..training.determinism import deterministic, generator_restored
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
 from .notices import result_notices
-from .personalize import majority_accuracy
 from .progress_bars import run_bar
 from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
+from .task_metrics import majority_accuracy
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
 
@@ -66,7 +67,8 @@ class Progress:
     fraction: float
     time: float
     updates: int
-    accuracy: float | None
+    score: float | None  # of the last evaluation
+    metric: Metric = ACCURACY  # what the score is
     personalized: float | None = None  # when the run is over: the share of clients that are done (--personalize)
 
 
@@ -216,6 +218,8 @@ def files_of(spec: Spec) -> dict[str, Path]:
                 and name in (loose := loose_files())
             ):
                 named["task"] = str(loose[name])
+    files = [m for m in spec.metric or () if isinstance(m, str) and ".py:" in m]
+    named |= {"metric" if i == 0 else f"metric.{i}": file for i, file in enumerate(files)}
     return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
 
 
@@ -243,7 +247,7 @@ class RunSession:
         self.last_saved = self.last_shown = self.last_flushed = self.began
         self.recorder: Recorder | None = None
         self.proofs: ProofExecutor | None = None
-        spec, task = self.built.spec, self.built.task
+        spec, task = self.built.spec, self.built.task.during_run
         self.chance = chance_limit(majority_accuracy(task), 0 if task.test is None else len(task.test[1]))
         self.monitor = Monitor(f"{spec.label}, seed {spec.seed}", self.chance)
 
@@ -371,6 +375,7 @@ class RunSession:
 
     def _finish(self, sim: Simulator) -> Result:
         with WAITING:
+            test = self.built.test_scores(sim.engine.result_weights)
             personalization = self.simulation.personalization(sim, lambda n: self._report_personalization(sim, n))
             result = make_result(
                 self.built,
@@ -380,6 +385,7 @@ class RunSession:
                 executor_info=sim.executor.description,
                 diagnostics=self.simulation.diagnostics(sim),
                 personalization=personalization,
+                test=test,
                 out=None if self.folder is None else self.folder.path,
             )
         if self.folder is not None:
@@ -405,6 +411,5 @@ def _how_far(sim: Simulator) -> Progress:
         sim.engine.updates / b.updates if b.updates else 0.0,
         sim.server.version / b.rounds if b.rounds else 0.0,
     ]
-    return Progress(
-        min(max(shares), 1.0), sim.time, sim.engine.updates, sim.engine.curve[-1][2] if sim.engine.curve else None
-    )
+    score = sim.engine.curve[-1].score if sim.engine.curve else None
+    return Progress(min(max(shares), 1.0), sim.time, sim.engine.updates, score, b.metric)

@@ -168,9 +168,13 @@ class Simulation:
         if sim.engine.diagnostics is None:
             return None
         bound, answer = self.built.bound(), sim.server.output_weights
-        accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
+        accuracy = sim.engine.curve[-1].accuracy if sim.engine.curve else None
         by = by_speed(
-            self.built.task, sim.engine.diagnostics, lambda w, data: bound.evaluate(w, data)[0], answer, accuracy
+            self.built.task,
+            sim.engine.diagnostics,
+            lambda w, data: bound.evaluate(w, data).get("accuracy"),
+            answer,
+            accuracy,
         )
         layers = [b.name for b in self.built.layout.layers]
         return {**sim.engine.diagnostics.summary(), "layers": layers, "by_speed": by}
@@ -183,6 +187,7 @@ class Simulation:
         return personalize(
             sim.server,
             b.bound(),
+            sim.engine.result_weights,
             work=b.work,
             epochs=b.spec.personalize,
             seed=b.spec.seed,

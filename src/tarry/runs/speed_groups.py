@@ -16,10 +16,11 @@ from torch import Tensor
 
 from ..core import rng
 from ..core.rng import Stream
-from ..core.task import Examples, Task
+from ..core.task import Examples, Task, has_classes
 from ..engine.diagnostics import DiagnosticsLog, Validate
 from ..training.flat_model import FlatModel
-from .personalize import class_shares, has_classes
+from .personalize import class_shares
+from .task_metrics import measures_accuracy
 
 __all__ = ["by_speed", "validator"]
 
@@ -29,8 +30,8 @@ _SLOW = 2.0  # a straggler's mean duration is more than this many times the fast
 
 
 def validator(task: Task, bound: FlatModel, seed: int) -> Validate | None:
-    """Return a score on test examples drawn with the client's own class shares; None without classes."""
-    if task.test is None or task.score is None or not has_classes(task.test):
+    """Return accuracy and loss on test examples drawn with the client's own class shares; None without classes."""
+    if task.test is None or not measures_accuracy(task) or not has_classes(task.test):
         return None
     test_x, test_y = task.test
     labels = test_y.cpu().long().numpy()
@@ -44,7 +45,11 @@ def validator(task: Task, bound: FlatModel, seed: int) -> Validate | None:
         index = torch.from_numpy(np.sort(chosen)).to(test_x.device)
         return test_x[index], test_y[index]
 
-    return lambda client, weights: bound.evaluate(weights, examples(client))
+    def validate(client: int, weights: Tensor) -> tuple[float | None, float]:
+        scores = bound.evaluate(weights, examples(client))
+        return scores["accuracy"], scores["loss"]
+
+    return validate
 
 
 def by_speed(

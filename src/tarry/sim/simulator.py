@@ -20,13 +20,14 @@ from ..core.client_table import ClientTable, SpillPolicy
 from ..core.errors import BadInput, Diverged
 from ..core.events import Event
 from ..core.idle_clients import IdleClients
+from ..core.metric import Scores
 from ..core.rejections import Reason
 from ..core.server import Server
 from ..core.state_tree import copy_tree, tables
 from ..core.tickets import NOTHING, LocalResult, Ticket
 from ..delays.availability import Availability
 from ..delays.base import Delay
-from ..engine.budget import Budget, Score
+from ..engine.budget import Budget
 from ..engine.clock import add_seconds
 from ..engine.diagnostics import DiagnosticsLog
 from ..engine.early_stopping import EarlyStopping
@@ -57,7 +58,7 @@ class Simulator:
         *,
         roster: IdleClients,
         budget: Budget,
-        evaluate: Callable[[Tensor], Score] | None = None,
+        evaluate: Callable[[Tensor], Scores] | None = None,
         eval_every: float = inf,
         availability: Availability | None = None,
         fails: Callable[[int, int], bool] | None = None,
@@ -304,9 +305,9 @@ class Simulator:
 
     def _score(self, time: float) -> None:
         with self._waiting:
-            score = self._evaluation.score()
+            scores, health = self._evaluation.score()
         self.engine.time = max(self.time, time)
-        self.engine.score(self.time, *score)
+        self.engine.score(self.time, scores, health)
 
     def save(self) -> dict[str, Any]:
         """Return everything as a plain record; call this between instants, or after an exception in `waiting`."""

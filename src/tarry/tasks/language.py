@@ -4,7 +4,7 @@
     y    the next token at each place of the answer, −100 everywhere else              [length]
 
 The loss is the mean over examples of the mean over the tokens of an answer, so that all examples weigh the same.
-The score is the share of answer tokens predicted correctly, given all tokens before them (teacher forcing).
+The accuracy is the share of answer tokens predicted correctly, given all tokens before them (teacher forcing).
 `exact_match` tests whether an answer that the model writes by itself ends in the right number.
 
 A hundred questions are kept out of the clients' examples: the server distills on them, without their answers. All
@@ -34,7 +34,7 @@ from .options import FetchFromHub, LoraAlpha, LoraRank, TestSample, TrainingSamp
 from .registries import tasks
 from .tokens import check_counts, pad_rows, sample_indices
 
-__all__ = ["Sequences", "answer_loss", "exact_match", "last_number", "token_accuracy"]
+__all__ = ["Sequences", "answer_loss", "exact_match", "last_number"]
 
 IGNORED = -100  # target of a place that does not count
 PAPER_DISTILL_LR = 3e-6  # FedEcho's distillation rate for Qwen2.5
@@ -150,7 +150,6 @@ def _task(name: str, texts: TextDataset, settings: _LanguageSettings) -> Task:
         name,
         model=partial(causal, settings.model, settings.adapter),
         loss=answer_loss,
-        score=token_accuracy,
         train=(x, y),
         test=(x_test, y_test),
         groups=_groups(texts, train[used], settings.groups),
@@ -207,15 +206,6 @@ def answer_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     counted = targets != IGNORED
     each = cross_entropy(outputs.flatten(0, 1), targets.clamp_min(0).flatten(), reduction="none").view_as(targets)
     return (torch.where(counted, each, 0.0).sum(1) / counted.sum(1).clamp_min(1)).mean()
-
-
-def token_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the sum over examples of the share of answer tokens predicted correctly. NaN counts as wrong."""
-    counted = targets != IGNORED
-    scores = outputs[counted]
-    right = torch.zeros_like(targets)
-    right[counted] = ((scores.argmax(-1) == targets[counted]) & ~scores.isnan().any(-1)).long()
-    return (right.sum(1) / counted.sum(1).clamp_min(1)).sum()
 
 
 def last_number(text: str) -> str | None:

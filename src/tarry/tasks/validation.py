@@ -41,7 +41,9 @@ def hold_out_of_clients(task: Task, share: float, seed: int) -> Task:
     counts = np.minimum(apportion(sizes, n), np.array(sizes) - 1)
     if not counts.any():
         raise BadInput(f"--validation {share}: no client of task {task.name!r} can spare an example; leave it out")
-    held = [np.sort(permutation(_key(seed, c), size)[:k]) for c, (size, k) in enumerate(zip(sizes, counts, strict=True))]
+    held = [
+        np.sort(permutation(_key(seed, c), size)[:k]) for c, (size, k) in enumerate(zip(sizes, counts, strict=True))
+    ]
     rest = [np.setdiff1d(np.arange(size), rows) for size, rows in zip(sizes, held, strict=True)]
     clients: Sequence[Examples]
     if isinstance(task.clients, MappedShards):

@@ -20,6 +20,7 @@ from ..core.local_rule import FeatureObjective, HeadSplit, Objective
 from ..core.optim import Optimizer
 from ..core.rng import Stream
 from ..core.task import Examples, Task
+from ..metrics import Scoring, default_metrics, metrics_of
 from .determinism import generator_held
 from .features import features, grad_with_features
 from .head_split import FlatHeadSplit, head_of
@@ -217,19 +218,22 @@ class FlatModel:
                 buffer.copy_(value)
 
     @torch.no_grad()
-    def evaluate(self, weights: Tensor, examples: Examples, *, chunk: int | None = None) -> tuple[float | None, float]:
-        """Return the share of right answers (None where the task has no score) and the mean loss on examples."""
+    def evaluate(self, weights: Tensor, examples: Examples, *, chunk: int | None = None) -> dict[str, float]:
+        """Return the task's metrics and the mean loss over all examples, by name."""
         self.load(weights)
         self.module.eval()
-        right, total, size = 0.0, 0.0, chunk or self.task.chunk
+        scoring, total, size = None, 0.0, chunk or self.task.chunk
         for x, y in zip(torch.split(examples[0], size), torch.split(examples[1], size), strict=True):
             out = self._harmless(self.module, x)
             total += self.task.loss(out, y).item() * len(x)
-            if self.task.score is not None:
-                right += float(self.task.score(out, y))
+            scoring = scoring or self._scoring(out, examples[1])
+            scoring.update(out, y)
         self.module.train()
-        n = len(examples[0])
-        return (None if self.task.score is None else right / n), total / n
+        return {**({} if scoring is None else scoring.values()), "loss": total / len(examples[0])}
+
+    def _scoring(self, outputs: Tensor, targets: Tensor) -> Scoring:
+        named = self.task.metrics
+        return Scoring(default_metrics(outputs, targets) if named is None else metrics_of(named))
 
     def _harmless(self, ask: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Run on inputs that must not change: on a copy, unless the model is known not to write to its inputs."""

@@ -26,8 +26,8 @@ class LentWeights:
         self._module, self._layout, self._task, self._optimizer = module, layout, task, optimizer
         self._writes: bool | None = None  # whether the module writes to its tensors; None: not known yet
 
-    def evaluate(self, weights: Tensor, examples: Examples) -> tuple[float | None, float]:
-        """Return the share of right answers and the mean loss on examples."""
+    def evaluate(self, weights: Tensor, examples: Examples) -> dict[str, float]:
+        """Return the task's metrics and the mean loss over all examples, by name."""
         lend = self._writes is False and weights.data_ptr() % _ALIGNMENT == 0
         flat = weights if lend else weights.clone()
         model = FlatModel(self._module, self._layout, self._task, self._optimizer, flat=flat)

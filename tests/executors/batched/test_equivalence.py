@@ -319,9 +319,9 @@ def of_some(z: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: task(Two, drawn(*UNEVEN), of_both, score=None), "cannot be traced"),
+        (lambda: task(Two, drawn(*UNEVEN), of_both, metrics=["loss"]), "cannot be traced"),
         (lambda: task(Masked, drawn(*UNEVEN)), "depends on values"),
-        (lambda: task(lambda: nn.Linear(6, 1), drawn(*EVEN), of_some, score=None), "depends on values"),
+        (lambda: task(lambda: nn.Linear(6, 1), drawn(*EVEN), of_some, metrics=["loss"]), "depends on values"),
     ],
     ids=["two outputs", "a mask in a model", "a mask in a loss"],
 )

@@ -84,7 +84,7 @@ def slopes() -> tarry.Task:
     x = torch.tensor([[1.0, 0, 0], [0, 2, 0], [0, 0, 4], [1, 1, 1]], dtype=torch.float64)
     clients = [(row[None], torch.zeros(1, dtype=torch.float64)) for row in x]
     return tarry.Task(
-        "slopes", model=InnerProduct([0.0, 0.0, 0.0]), loss=lambda out, _: out.mean(), clients=clients, score=None
+        "slopes", model=InnerProduct([0.0, 0.0, 0.0]), loss=lambda out, _: out.mean(), clients=clients, metrics=["loss"]
     )
 
 

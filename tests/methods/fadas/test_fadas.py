@@ -139,7 +139,7 @@ def downhill(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def on_a_slope(method: str, x: tuple[float, ...] = (1.0, -2.0, 0.5)) -> list[Tensor]:
     data = [(torch.tensor([x]), torch.ones(1))] * 3
-    task = tarry.Task("slope", model=InnerProduct([0.0, 0.0, 0.0]), loss=downhill, clients=data, score=None)
+    task = tarry.Task("slope", model=InnerProduct([0.0, 0.0, 0.0]), loss=downhill, clients=data, metrics=["loss"])
     seen: list[tarry.Event] = []
     setup: dict[str, Any] = {"dtype": "float64", "steps": 1, "lr": 1.0, "delay": [[1.0], [1.5], [2.5]], "updates": 40}
     tarry.run(method, task, callbacks=[seen.append], **setup)
@@ -166,7 +166,7 @@ def test_its_first_step_is_eta_long_whatever_the_displacement() -> None:
 def walk(method: str, delay: list[list[float]], updates: int) -> list[tuple[int, float]]:
     """(staleness, θ) of every arrival: ½ (θ − 4)² for all, from θ = 0, one step of length ½ a visit: Δ = (4 − θ)/2."""
     data = [(torch.zeros(1), torch.full((1,), 4.0))] * len(delay)
-    task = tarry.Task("points", model=Shift([0.0]), loss=half_square, clients=data, score=None)
+    task = tarry.Task("points", model=Shift([0.0]), loss=half_square, clients=data, metrics=["loss"])
     seen: list[tarry.Event] = []
     tarry.run(method, task, dtype="float64", steps=1, lr=0.5, delay=delay, updates=updates, callbacks=[seen.append])
     return [(e.staleness, e.weights.item()) for e in seen if e.kind == "arrival"]

@@ -90,7 +90,7 @@ class Classes:
             model=Net(*self.parts(self.w0)),
             loss=nn.functional.cross_entropy,
             clients=[(torch.from_numpy(x), torch.from_numpy(y)) for x, y in self.data],
-            score=None,
+            metrics=["loss"],
             unlabeled=torch.from_numpy(self.unlabeled),
             unlabeled_mask=None if self.mask is None else torch.from_numpy(self.mask).bool(),
             **more,

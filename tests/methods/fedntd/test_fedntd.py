@@ -186,7 +186,9 @@ def task_of(classes: int, labels: Tensor, loss: Any = cross_entropy) -> tarry.Ta
         torch.manual_seed(2)
         net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.3), nn.Linear(5, classes))
     x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-    return tarry.Task("small", model=net, loss=loss, clients=[(x[:6], labels[:6]), (x[6:], labels[6:])], score=None)
+    return tarry.Task(
+        "small", model=net, loss=loss, clients=[(x[:6], labels[:6]), (x[6:], labels[6:])], metrics=["loss"]
+    )
 
 
 def test_without_its_weight_it_is_fedavg_to_the_bit() -> None:

@@ -360,7 +360,7 @@ def test_at_a_rate_that_falls_statistics_keep_their_scale_and_differences_change
     """Batch normalization: variances are no smaller for it, and the same whoever keeps the cache."""
     data = random_clients([8] * 3, 3, 2, seed=0, scales=(0.5, 1.0, 2.0))
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, score=None)
+    task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, metrics=["loss"])
     setup: dict[str, Any] = {"dtype": "float64", "steps": 2, "lr_decay": 0.6, "rounds": 9, "lr": 0.1}
     ended = []
     for params in ({"groups": "announced"}, {"privacy": True}):

@@ -83,7 +83,7 @@ def after_one_visit(method: Any, H: Tensor, start: Tensor, **how: Any) -> Tensor
         model=Shift(start),
         loss=lambda z, _: 0.5 * (z @ H * z).sum(1).mean(),
         clients=[(torch.zeros(1, len(start)), torch.zeros(1))],
-        score=None,
+        metrics=["loss"],
     )
     result = tarry.run(method, task, dtype="float64", delay=[1.0], updates=1, **how)
     assert result.weights is not None

@@ -93,7 +93,7 @@ class Classes:
     def task(self) -> tarry.Task:
         clients = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in self.data]
         model = Net(*self.parts(self.w0), after=self.after)
-        return tarry.Task("classes", model=model, loss=nn.functional.cross_entropy, clients=clients, score=None)
+        return tarry.Task("classes", model=model, loss=nn.functional.cross_entropy, clients=clients, metrics=["loss"])
 
 
 @dataclass(frozen=True)

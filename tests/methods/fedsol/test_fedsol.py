@@ -198,7 +198,7 @@ def settle(method: Any, delta: float, optimum: tuple[float, float]) -> Tensor:
         model=Shift(torch.zeros(2)),
         loss=lambda z, y: 0.5 * ((z - y) ** 2 * scale).sum(1).mean(),
         clients=[(torch.zeros(1, 2), torch.tensor([optimum]))],
-        score=None,
+        metrics=["loss"],
     )
     result = tarry.run(method, task, dtype="float64", steps=500, lr=0.2, delay=[1.0], updates=1)
     assert result.weights is not None

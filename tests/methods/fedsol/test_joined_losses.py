@@ -84,7 +84,7 @@ def test_a_clients_control_variate_is_the_mean_of_its_gradients_however_it_was_p
     net = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(net.weight, 0.5)
     task = tarry.Task(
-        "quadratic", model=net, loss=torch.nn.functional.mse_loss, clients=[(x, t) for t in targets], score=None
+        "quadratic", model=net, loss=torch.nn.functional.mse_loss, clients=[(x, t) for t in targets], metrics=["loss"]
     )
     seen: list[Any] = []
     tarry.run(

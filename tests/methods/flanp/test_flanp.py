@@ -72,7 +72,7 @@ def test_a_stage_ends_by_the_gradient_of_the_mean_that_the_rounds_make(weighting
     x = torch.ones(1, 1, dtype=torch.float64)
     data = [(x.expand(n, 1) * slope, torch.zeros(n)) for n, slope in ((3, 9.0), (1, -9.0), (2, 1.0))]
     net = nn.Linear(1, 1, bias=False)
-    task = tarry.Task("slopes", model=net, loss=lambda out, _: out.mean(), clients=data, score=None)
+    task = tarry.Task("slopes", model=net, loss=lambda out, _: out.mean(), clients=data, metrics=["loss"])
     seen: list[tarry.Event] = []
     method = {"name": "flanp", "n0": 2, "c": 4.0, "weighting": weighting, "solver": "fedavg"}
     setup: dict[str, Any] = {"delay": [1.0, 1.0, 5.0], "rounds": 4, "steps": 1, "dtype": "float64", "lr": 0.01}

@@ -91,7 +91,7 @@ def test_statistics_are_the_mean_of_everybodys_latest_and_clients_go_on_from_the
     """Of who has not been heard of, the first ones."""
     data = random_clients([8] * 3, 3, 2, seed=0, scales=(0.1, 1.0, 10.0))
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, score=None)
+    task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, metrics=["loss"])
     first = torch.cat([torch.zeros(4), torch.ones(4)]).double()
     latest = dict.fromkeys(range(3), first)
 

@@ -184,7 +184,7 @@ def test_what_is_remembered_counts_at_the_rate_of_the_round(optimizer: str) -> N
     net = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(net.weight)
     slopes = [(x * 4, y), (x * 12, y)]
-    task = tarry.Task("slopes", model=net, loss=lambda out, _: out.mean(), clients=slopes, score=None)
+    task = tarry.Task("slopes", model=net, loss=lambda out, _: out.mean(), clients=slopes, metrics=["loss"])
     seen: list[tarry.Event] = []
     tarry.run(
         "mifa",
@@ -211,7 +211,7 @@ def test_statistics_become_the_mean_of_everybodys_latest() -> None:
     """Client 1 is away in the second round: the mean is of client 0's new ones and client 1's old ones."""
     data = random_clients([8] * 3, 3, 2, seed=0, scales=(0.1, 1.0, 10.0))
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, score=None)
+    task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, metrics=["loss"])
     came: dict[tuple[int, int], torch.Tensor] = {}
     seen: list[tarry.Event] = []
 

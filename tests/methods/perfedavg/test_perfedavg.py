@@ -54,7 +54,9 @@ def parabola(a: float, b: float, n: int) -> tuple[Tensor, Tensor]:
 
 def after_a_step(params: dict[str, Any], n: int = 6, **settings: Any) -> float:
     """w after one step from 2 on ½ a (w − b)², a = 3, b = −1."""
-    task = tarry.Task("bowl", model=Scale([2.0]), loss=half_mean_square, clients=[parabola(3.0, -1.0, n)], score=None)
+    task = tarry.Task(
+        "bowl", model=Scale([2.0]), loss=half_mean_square, clients=[parabola(3.0, -1.0, n)], metrics=["loss"]
+    )
     defaults = {"dtype": "float64", "batch": "all", "steps": 1, "lr": 0.5, "delay": [1.0], "rounds": 1}
     result = tarry.run({"name": "perfedavg", **params}, task, **{**defaults, **settings})
     assert result.weights is not None
@@ -78,7 +80,7 @@ def test_the_batches_are_every_second_example() -> None:
     """D pulls to −1, D' to 4: w̃ = 2 − 0.1 · 3 · 3 = 1.1; ∇f(w̃; D') = 3 · (1.1 − 4) = −8.7; w = 2 + 0.5 · 8.7."""
     (x, to_d), (_, to_d1) = parabola(3.0, -1.0, 4), parabola(3.0, 4.0, 4)
     y = torch.where(torch.arange(4)[:, None] % 2 == 0, to_d, to_d1)
-    task = tarry.Task("two", model=Scale([2.0]), loss=half_mean_square, clients=[(x, y)], score=None)
+    task = tarry.Task("two", model=Scale([2.0]), loss=half_mean_square, clients=[(x, y)], metrics=["loss"])
     settings: dict[str, Any] = {"dtype": "float64", "batch": "all", "steps": 1, "lr": 0.5, "delay": [1.0]}
     result = tarry.run({"name": "perfedavg", "alpha": 0.1}, task, rounds=1, **settings)
     assert result.weights is not None

@@ -121,7 +121,7 @@ def says(n: int) -> tarry.Task:
     """Client k goes all the way to the k-th unit vector in one step at rate 1."""
     eye = torch.eye(4, dtype=torch.float64)
     data = [(eye, eye[k]) for k in range(n)]
-    return tarry.Task("says", model=InnerProduct([0.0] * 4), loss=half_square, clients=data, score=None)
+    return tarry.Task("says", model=InnerProduct([0.0] * 4), loss=half_square, clients=data, metrics=["loss"])
 
 
 def steps_of(n: int, delay: list[list[float]], rounds: int, **params: Any) -> list[tuple[float, list[float]]]:
@@ -174,7 +174,7 @@ def test_sizes_weigh_and_who_has_not_come_has_the_mean_size() -> None:
     """n_0 = 2, n_1 = 6; client 2, of 100, has not come by the first round's end and counts as 4 at w = 0."""
     eye = torch.eye(4, dtype=torch.float64)
     data = [(eye[:1].repeat(n, 1) * 1.0, torch.full((n,), float(a))) for n, a in ((2, 12.0), (6, 24.0), (100, 0.0))]
-    task = tarry.Task("sizes", model=InnerProduct([0.0] * 4), loss=half_mean_square, clients=data, score=None)
+    task = tarry.Task("sizes", model=InnerProduct([0.0] * 4), loss=half_mean_square, clients=data, metrics=["loss"])
     seen: list[tarry.Event] = []
     setup: dict[str, Any] = {"dtype": "float64", "batch": "all", "steps": 1, "lr": 1.0, "rounds": 1}
     tarry.run({"name": "safa", "fraction": 0.6}, task, delay=[[1.0], [1.0], [5.0]], callbacks=[seen.append], **setup)

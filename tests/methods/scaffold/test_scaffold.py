@@ -95,7 +95,7 @@ def test_it_comes_to_rest_where_the_weighted_sum_of_gradients_is_0(
     """½ s_k (w − b_k)² of clients with 1, 6 and 3 examples, however few of them make a round."""
     x = [torch.full((n, 1), s, dtype=torch.float64).sqrt() for n, s in zip(SIZES, PULL, strict=True)]
     data = [(x_k, x_k[:, 0] * b) for x_k, b in zip(x, AIM, strict=True)]
-    loss = tarry.Task("r", model=InnerProduct([0.0]), loss=half_mean_square, clients=data, score=None)
+    loss = tarry.Task("r", model=InnerProduct([0.0]), loss=half_mean_square, clients=data, metrics=["loss"])
     method = {"name": "scaffold", "weighting": weighting, "option": option}
     w = globals_of(method, loss, concurrency=concurrency, lr=0.1, steps=4, rounds=150)[-1]
     mass = PULL * (SIZES if weighting == "examples" else 1)
@@ -127,7 +127,7 @@ def regression(n: int) -> tarry.Task:
     g = torch.Generator().manual_seed(1)
     data = [(torch.randn(n, 2, generator=g).double(), torch.randn(n, generator=g).double()) for _ in range(2)]
     return tarry.Task(
-        "r", model=pulling().model, loss=lambda o, y: 0.5 * ((o - y) ** 2).mean(), clients=data, score=None
+        "r", model=pulling().model, loss=lambda o, y: 0.5 * ((o - y) ** 2).mean(), clients=data, metrics=["loss"]
     )
 
 

@@ -85,9 +85,9 @@ class Worker:
     def evaluate(self, fields: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
         """Evaluate the weights on this client's own examples."""
         examples = self.bound.task.clients[int(fields["client"])]
-        accuracy, loss = self.bound.evaluate(self._to_device(arrays["weights"]), examples)
-        reply: Fields = {"num-examples": len(examples[0]), "loss": loss}
-        return reply if accuracy is None else {**reply, "accuracy": accuracy}
+        scores = self.bound.evaluate(self._to_device(arrays["weights"]), examples)
+        others = {name: value for name, value in scores.items() if name != "loss"}
+        return {"num-examples": len(examples[0]), "loss": scores["loss"], **others}
 
     def _to_device(self, array: Array) -> Tensor:
         return tensor_of(array).to(self.bound.flat.device)

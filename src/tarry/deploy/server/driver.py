@@ -19,8 +19,9 @@ from typing import Any
 from torch import Tensor
 
 from ...core.events import Event
+from ...core.metric import Scores, other_metrics
 from ...core.server import Server
-from ...engine.budget import Budget, Score
+from ...engine.budget import Budget
 from ...engine.evaluation import Evaluation
 from ...engine.gate import Gate, GateVerdict
 from ...engine.model_monitor import ModelMonitor
@@ -74,7 +75,7 @@ class Driver:
         *,
         config: DriverConfig,
         budget: Budget,
-        evaluate: Callable[[Tensor], Score] | None = None,
+        evaluate: Callable[[Tensor], Scores] | None = None,
         gate: Gate | None = None,
         monitor: ModelMonitor | None = None,
         measure: Callable[[Tensor], float] | None = None,
@@ -376,9 +377,12 @@ class Driver:
 
     def _score(self, time: float) -> None:
         with span("evaluate"):
-            accuracy, loss, health = self._evaluation.score()
+            scores, health = self._evaluation.score()
         alarms = self.engine.alarms
-        self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss, "health": health})
+        usual = {name: scores.get(name) for name in ("accuracy", "loss")}
+        others = other_metrics(scores)
+        more = {"metrics": others} if others else {}
+        self.state.commit({"op": "score", "t": time, **usual, **more, "health": health})
         if self.engine.alarms > alarms:
             pause = round(self.engine.paused_seconds(time), 3)
             self.log_problem("ALARM: the loss of the global model exploded", loss=health, pause=pause)

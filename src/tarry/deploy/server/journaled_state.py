@@ -188,7 +188,8 @@ class JournaledState:
                 token = self._tokens.pop(digest, "")
                 self.open_tickets.put(replace(self.open_tickets[number], token=token, digest=digest))
         elif op == "score":
-            engine.score(row["t"], row["accuracy"], row["loss"], row.get("health", row["loss"]))
+            usual = {name: row[name] for name in ("accuracy", "loss") if row[name] is not None}
+            engine.score(row["t"], {**usual, **row.get("metrics", {})}, row.get("health", row["loss"]))
         elif op == "client_eval":
             engine.on_client_eval(row["t"], row["client"], row["metrics"])
         elif op == "restore":

@@ -48,7 +48,7 @@ class Snapshot:
 def take_snapshot(driver: Driver) -> Snapshot:
     """Return the numbers of a driver, from its own thread."""
     engine, stats, now = driver.engine, driver.stats, driver.now()
-    score = engine.curve[-1] if engine.curve else (None, None, None, None)
+    last = engine.curve[-1] if engine.curve else None
     nodes, journal = driver.registration.nodes, driver.folder / NAME
     open_tickets = list(driver.open_tickets)
     lost: Counter[str] = Counter()
@@ -62,8 +62,8 @@ def take_snapshot(driver: Driver) -> Snapshot:
         "clients_quarantined": len(engine.quarantined(driver.now())),
         "model_version": engine.server.version,
         "journal_bytes": journal.stat().st_size if journal.is_file() else 0,
-        **({"accuracy": score[2]} if score[2] is not None else {}),
-        **({"loss": score[3]} if score[3] is not None else {}),
+        **({} if last is None or last.accuracy is None else {"accuracy": last.accuracy}),
+        **({} if last is None or last.loss is None else {"loss": last.loss}),
     }
     return Snapshot(
         method=engine.server.method.name,

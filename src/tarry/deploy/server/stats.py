@@ -42,7 +42,8 @@ STATUS = fields(
                 {"last_failure": text},
             )
         ),
-    }
+    },
+    {"score": fields({"name": text, "value": optional(number)})},  # if it is another metric than accuracy
 )
 _MAX_REASONS = 50  # distinct reasons of losses that are counted apart
 

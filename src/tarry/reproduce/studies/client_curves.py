@@ -85,9 +85,8 @@ class Visits:
     def __call__(self, update: Update, _: ServerView) -> None:
         client, scores = update.ticket.client, list[float]()
         for weights in (update.ticket.sent, update.local):
-            right, loss = self._bound.evaluate(weights, self._examples[client])
-            assert right is not None, "a task with a score"
-            scores += [100 * right, loss]
+            found = self._bound.evaluate(weights, self._examples[client])
+            scores += [100 * found["accuracy"], found["loss"]]
         self.by_client.setdefault(client, []).append(scores)
 
 

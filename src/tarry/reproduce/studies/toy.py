@@ -69,7 +69,9 @@ def path_of(rule: LocalRule, optimum: Sequence[float], delta: float, *, steps: i
     root = delta**0.5
     rows = ([1.0, root], [optimum[0], root * optimum[1]])
     batch = (torch.tensor(rows[:1], dtype=torch.float64), torch.tensor(rows[1:], dtype=torch.float64))
-    task = Task("toy", model=_ToyPoint, loss=lambda out, y: ((out - y) ** 2).sum() / 2, clients=[batch], score=None)
+    task = Task(
+        "toy", model=_ToyPoint, loss=lambda out, y: ((out - y) ** 2).sum() / 2, clients=[batch], metrics=["loss"]
+    )
     module = _ToyPoint()
     layout, by = Layout.of(module), make_optimizer("sgd", lr=lr)
     bound = FlatModel(module, layout, task, by)

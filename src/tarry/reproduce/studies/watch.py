@@ -73,7 +73,7 @@ def model_of(made: BuiltRun) -> FlatModel:
 def loss_on(bound: FlatModel, examples: Examples) -> Callable[[Tensor], float]:
     """Return a function from weights to the mean loss."""
     chunk = _CHUNK.get(examples[0].device.type, 1000)
-    return lambda weights: bound.evaluate(weights, examples, chunk=chunk)[1]
+    return lambda weights: bound.evaluate(weights, examples, chunk=chunk)["loss"]
 
 
 def some_of(examples: Examples, most: int | None) -> Examples:
