@@ -122,6 +122,7 @@ def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) ->
 def personalize(
     server: Server,
     bound: FlatModel,
+    answer: Tensor,
     *,
     work: LocalWork,
     epochs: int,
@@ -129,11 +130,11 @@ def personalize(
     on_progress: OnClientDone,
     time: float = 0.0,
 ) -> dict[str, Any]:
-    """Return every client's own accuracy before and after fine-tuning; the run itself does not change.
+    """Return every client's own accuracy before and after fine-tuning `answer`; the run itself does not change.
 
     The learning rate is that of a visit that would begin now, at the end of the run.
     """
-    how, task, answer = server.method.personalization, bound.task, server.output_weights
+    how, task = server.method.personalization, bound.task
     test = PerClassTest(task)
     known = test.by_class(lambda x: bound.outputs(answer, x))
     begins = _own_models(server) if how.own else lambda _: answer
