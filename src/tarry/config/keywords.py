@@ -56,6 +56,8 @@ class _ComponentSettings(TypedDict, total=False):
 class SharedSettings(_ComponentSettings, total=False):
     """The settings of a run that all runs of a comparison may have in common."""
 
+    validation: float | None
+    patience: int | None
     clients: int | None
     concurrency: int | None
     min_samples: int
@@ -90,6 +92,8 @@ class SharedSettings(_ComponentSettings, total=False):
 class GridSettings(_ComponentSettings, total=False):
     """The settings of a comparison: numbers and choices may have several values, which make a grid."""
 
+    validation: float | Sequence[float | None] | None
+    patience: int | Sequence[int | None] | None
     clients: int | Sequence[int | None] | None
     concurrency: int | Sequence[int | None] | None
     min_samples: int | Sequence[int]
