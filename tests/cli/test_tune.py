@@ -11,29 +11,8 @@ from pathlib import Path
 from tests.helpers.commands import call_command
 from tests.helpers.processes import wait_until
 
-ARGUMENTS = [
-    "tune",
-    "--method",
-    "fedavg",
-    "--method",
-    "fedprox",
-    "--task.limit",
-    "80",
-    "--task.hidden",
-    "4",
-    "--clients",
-    "3",
-    "--delay",
-    "lognormal",
-    "--updates",
-    "4",
-    "--epochs",
-    "1",
-    "--trials",
-    "3",
-    "--out",
-    "s",
-]
+TASK = ("--task.limit", "80", "--task.hidden", "4", "--clients", "3", "--delay", "lognormal", "--updates", "4")
+ARGUMENTS = ("tune", "--method", "fedavg", "--method", "fedprox", *TASK, "--epochs", "1", "--trials", "3", "--out", "s")
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -47,6 +26,14 @@ def finished(folder: Path) -> int:
     return len(list((folder / "s").glob("*/seed-*/result.json")))
 
 
+def kill_after(runs: int, folder: Path) -> None:
+    """Start the study, and kill it with its processes when so many runs have finished."""
+    process = start(folder)
+    wait_until(lambda: finished(folder) >= runs or process.poll() is not None)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
 def test_a_study_that_is_killed_twice_gives_the_same_file_as_one_that_is_not(tmp_path, monkeypatch):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for folder in (killed, whole):
@@ -56,10 +43,7 @@ def test_a_study_that_is_killed_twice_gives_the_same_file_as_one_that_is_not(tmp
     assert code == 0, printed
     assert "next: tarry compare --tuned s/tuned.toml" in printed
     for runs in (2, 6):
-        process = start(killed)
-        wait_until(lambda runs=runs: finished(killed) >= runs or process.poll() is not None, 240)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        kill_after(runs, killed)
         assert not (killed / "s" / "tuned.toml").exists()
     monkeypatch.chdir(killed)
     code, printed = call_command(*ARGUMENTS)

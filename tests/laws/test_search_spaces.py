@@ -15,8 +15,7 @@ def test_a_space_names_parameters_and_its_ends_make_the_method(name):
     entry = tarry.methods[name]
     assert set(entry.space) <= {p.name for p in entry.params}
     for parameter, dimension in entry.space.items():
-        values = (
-            dimension.values if isinstance(dimension, OneOf) else [dimension.low, dimension.high, dimension.at(0.5)]
-        )
+        is_list = isinstance(dimension, OneOf)
+        values = dimension.values if is_list else (dimension.low, dimension.at(0.5), dimension.high)
         for value in values:
             assert isinstance(entry(**{parameter: value}), tarry.Method)

@@ -139,5 +139,5 @@ def test_parameters_that_a_method_was_given_are_not_tuned():
     tuning = tarry.tune(["fedprox:mu=0.3", "fedavg+local=fedsol"], trials=1, seeds=[9], **SETTINGS)
     assert [list(m.space) for m in tuning.methods] == [["lr"], ["lr", "local.rho"]]
     c = tarry.compare(tuned=tuning, seeds=[0])
-    assert [row.label.partition("+lr")[0] for row in c.summary.rows][0] == "fedprox:mu=0.3"
+    assert c.summary.rows[0].label.partition("+lr")[0] == "fedprox:mu=0.3"
     assert "local=fedsol:rho=2.0" in c.summary.rows[1].label
