@@ -62,7 +62,7 @@ def test_a_study_has_the_same_trials_for_any_number_of_workers_and_when_it_is_re
     assert made("one", 2) == whole
     assert tarry.verify(tmp_path / "one").ok
     assert isinstance(tarry.read(tmp_path / "one"), tarry.Comparison)
-    rows = list(csv.DictReader((tmp_path / "one" / "trials.csv").open()))
+    rows = csv.DictReader((tmp_path / "one" / "trials.csv").read_text().splitlines())
     assert [row["status"] for row in rows] == ["finished"] * 6
 
 

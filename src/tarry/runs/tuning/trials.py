@@ -67,8 +67,9 @@ def final_score(run: Result) -> float | None:
     None: the run diverged.
     """
     found = run.validation_metrics or {}
-    score, loss = found.get(run.metric.name), found.get("loss")
-    if score is None or not isfinite(score) or (loss is not None and not isfinite(loss)):
+    # a number that is not finite is null in a file
+    score, loss = found.get(run.metric.name), found.get("loss", 0.0)
+    if score is None or loss is None or not isfinite(score) or not isfinite(loss):
         return None
     return run.metric.sign * score
 
