@@ -105,14 +105,14 @@ def test_all_kinds_of_clients_give_the_same_share(tmp_path):
 
 
 def test_shares_that_leave_nothing_are_rejected_with_the_numbers():
-    with pytest.raises(BadInput, match="--validation 0.001: that is 0 of the 100 training examples of task 't'"):
+    with pytest.raises(BadInput, match=r"--validation 0\.001: that is 0 of the 100 training examples of task 't'"):
         built(whole(), validation=0.001)
-    with pytest.raises(BadInput, match="--validation 0.999: that is 100 of the 100"):
+    with pytest.raises(BadInput, match=r"--validation 0.999: that is 100 of the 100"):
         built(whole(), validation=0.999)
     ones = Task("t", model=model, loss=cross_entropy, clients=[(X[i : i + 1], Y[i : i + 1]) for i in range(4)])
     with pytest.raises(BadInput, match="no client of task 't' can spare an example"):
         built(ones, validation=0.5)
-    with pytest.raises(BadInput, match="--validation 0.1: task 't' has a validation set"):
+    with pytest.raises(BadInput, match=r"--validation 0.1: task 't' has a validation set"):
         built(replace(whole(), validation=(X[:3], Y[:3])), validation=0.1)
     for share in (0, 1, -0.5):
         with pytest.raises(BadInput, match="must be above 0 and below 1"):
