@@ -9,8 +9,10 @@ import pytest
 
 import tarry
 from tarry.config.components import Choice
-from tarry.config.keywords import Named, Settings, SharedSettings
+from tarry.config.grid import is_grid_setting
+from tarry.config.keywords import GridSettings, Named, Settings, SharedSettings
 from tarry.config.spec import Spec
+from tarry.config.spec import settings as spec_settings
 from tarry.config.track_syntax import Tracked
 
 STORED = {k: v for k, v in get_type_hints(Spec).items() if k not in ("method", "task")}
@@ -44,7 +46,19 @@ def test_run_has_every_setting_and_compare_all_but_its_own():
     assert set(get_type_hints(SharedSettings)) == set(STORED) - {"seed", "workers"}
 
 
-@pytest.mark.parametrize(("function", "kind"), [(tarry.run, Settings), (tarry.compare, SharedSettings)])
+def test_a_comparison_takes_several_values_of_the_settings_that_may_be_axes():
+    single, grid = get_type_hints(SharedSettings), get_type_hints(GridSettings)
+    assert set(grid) == set(single)
+    several = {name for name in grid if grid[name] != single[name]}
+    assert several == {name for name, param in spec_settings().items() if is_grid_setting(param)}
+    for name in several:
+        kinds = alternatives(single[name])
+        assert alternatives(grid[name]) == kinds | {Sequence[single[name]]}
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"), [(tarry.run, Settings), (tarry.compare, GridSettings), (tarry.tune, SharedSettings)]
+)
 def test_the_signature_names_every_setting_with_its_default(function, kind):
     parameters = inspect.signature(function).parameters
     assert set(get_type_hints(kind)) <= set(parameters)

@@ -11,7 +11,6 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import Any
@@ -72,12 +71,16 @@ def _axes(given: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _component_axes(group: str, value: Mapping[str, Any] | Choice) -> Iterator[tuple[str, list[Any]]]:
-    with suppress(ValueError):  # a wrong table or an unknown name is reported by Spec
+    """Yield the parameters of a component that have several values."""
+    try:
         choice = Choice.of(value)
         params = {p.name: p for p in REGISTRIES[group].find(choice.name).params}
-        for name, item in choice.params.items():
-            if name in params and params[name].is_number_or_choice and (found := several_values(item)) is not None:
-                yield f"{group}.{name}", _checked(f"{group}.{name}", found, params[name])
+    except ValueError:  # a wrong table or an unknown name is reported by Spec
+        return
+    for name, item in choice.params.items():
+        several = several_values(item) if name in params and params[name].is_number_or_choice else None
+        if several is not None:
+            yield f"{group}.{name}", _checked(f"{group}.{name}", several, params[name])
 
 
 def _checked(axis: str, values: Iterable[Any], param: Param) -> list[Any]:

@@ -10,6 +10,7 @@ figure                  "curves", "bars", "sweep", or a table with the fields of
 [settings]              settings of all runs, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
 [cells.R.C]             the same for one cell; skip = true if the paper has none
+tuned                   by column: a file of `tarry tune`, whose settings its rows get (see `tuned_cells`)
 [paper.MEASURE.R]       the paper's numbers by column; [paper.sd.MEASURE.R] their ±
 [[claims]]              say, check, and what is compared (see `claims`)
 gpu_hours               by column: hours of all rows and seeds on one GPU, roughly
@@ -29,13 +30,14 @@ from ..core.errors import BadInput, near
 from ..core.storage import read_toml
 from .experiment import Axis, Claim, Experiment, Figure, SizedSettings, Target
 from .measures import MEASURES
+from .tuned_cells import with_tuned_cells
 
 __all__ = ["CHECKS", "read"]
 
 CHECKS = ("best", "above", "below", "near", "rises", "falls", "lead", "steadier")
 _NAME = re.compile(r"[A-Za-z0-9._+-]+")
 _TEXTS = ("title", "where", "words", "baseline", "test", "study", "uses")
-_TABLES = ("settings", "rows", "columns", "cells", "paper", "target", "measure", "gpu_hours", "study_options")
+_TABLES = ("settings", "rows", "columns", "cells", "paper", "target", "measure", "gpu_hours", "study_options", "tuned")
 _KEYS = (*_TEXTS, *_TABLES, "deviations", "measures", "seeds", "points", "hero", "figure", "claims")
 _SIZES = ("quick", "reduced")
 _SIDE = ("title", "at", "panel", *_SIZES)
@@ -57,7 +59,8 @@ _OF_THE_COMMAND = {"seed": "--seeds", "device": "--device", "workers": "--worker
 def read(path: Path, name: str) -> Experiment:
     """Return the experiment of a file; raise BadInput with all problems."""
     reader = _Reader(path, name, read_toml(path, str(path)))
-    made = reader.experiment()
+    made, wrong_files = with_tuned_cells(reader.experiment(), reader.raw.get("tuned", {}))
+    reader.problems += wrong_files
     if reader.problems:
         raise BadInput([f"{path}: {problem}" for problem in reader.problems])
     return made
@@ -133,7 +136,7 @@ class _Reader:
         if not path.is_file() or path == self.path:
             self.problems.append(f"uses {uses!r}: there is no {path.name} beside it")
             return None
-        for key in ("settings", "rows", "columns", "cells", "study", "study_options"):
+        for key in ("settings", "rows", "columns", "cells", "study", "study_options", "tuned"):
             if key in self.raw:
                 self.problems.append(f"{key}: it comes from {uses!r}, which it uses; leave one of the two out")
         return read(path, f"{self.name.rpartition('/')[0]}/{uses}")

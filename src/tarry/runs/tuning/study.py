@@ -38,6 +38,7 @@ from ..jobs import check_folder, run_folder_of, run_jobs
 from ..parallel import ShowProgress
 from ..progress_bars import comparison_bar
 from ..run import Progress
+from ..simulation import build_simulation
 from ..specs import specs_of
 from .search import Point, Search, is_known_before, next_point, points
 from .space import Space, defaults, parse_space, space_of
@@ -49,6 +50,7 @@ __all__ = ["Study", "make_study", "run_study", "tune"]
 
 _SEARCHES = ("random", "grid", "optuna")
 _STUDY = "study.json"
+_VALIDATION = 0.2  # share of the training examples, if neither --validation nor the task says otherwise
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ def make_study(
             )
     if problems:
         raise BadInput(problems)
+    settings = _with_validation(methods, seeds[0], settings)
     specs = specs_of(methods, seeds[:1], dict(settings), skipped)
     changes = parse_space(space, specs)
     found = tuple(StudiedMethod(_given(spec), spec, space_of(spec, changes)) for spec in specs)
@@ -150,6 +153,15 @@ def make_study(
     if study.n_runs > MOST_RUNS:
         raise BadInput(f"--trials {trials}: {study.n_runs:,} runs, and a study has at most {MOST_RUNS:,}")
     return study
+
+
+def _with_validation(methods: Sequence[Any], seed: int, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings with a validation set, unless they or the task have one."""
+    if settings.get("validation") is not None:
+        return settings
+    first = specs_of(methods, [seed], dict(settings))[0]
+    own = build_simulation(first).built.task.validation
+    return settings if own is not None else {**settings, "validation": _VALIDATION}
 
 
 def _given(spec: Spec) -> dict[str, Any]:

@@ -62,11 +62,16 @@ def trial_of(number: int, point: Point, runs: Sequence[Result]) -> Trial:
 
 
 def final_score(run: Result) -> float | None:
-    """Return the score by which trials are compared, with a sign: higher is better. None if the run diverged."""
-    if run.final_loss is not None and not isfinite(run.final_loss):
+    """Return the score on validation data by which trials are compared, with a sign: higher is better.
+
+    None: the run diverged.
+    """
+    found = run.validation_metrics or {}
+    # a number that is not finite is null in a file
+    score, loss = found.get(run.metric.name), found.get("loss", 0.0)
+    if score is None or loss is None or not isfinite(score) or not isfinite(loss):
         return None
-    score = run.final_score
-    return run.metric.sign * score if score is not None and isfinite(score) else None
+    return run.metric.sign * score
 
 
 def run_trial(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:

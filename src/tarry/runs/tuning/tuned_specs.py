@@ -26,7 +26,8 @@ def tuned_specs(
     Raise BadInput for seeds that the tuning used, for other settings than its own, and for methods without trials.
     """
     seeds = tuple(seeds)
-    base = {name: value for name, value in tuned.settings.items() if name != "validation"}
+    stops_early = "patience" in tuned.settings  # only with a validation set
+    base = {name: value for name, value in tuned.settings.items() if name != "validation" or stops_early}
     problems = [*_problems_of_seeds(tuned, seeds), *_problems_of_objects(tuned, given)]
     problems += _problems_of_settings(tuned, base, given)
     if problems:
