@@ -10,6 +10,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SAYS = {
+    "torch_dataset.py": r"6 clients, stopped by patience\nvalidation 0\.9\d+, test 0\.9\d+",
+    "hugging_face_dataset.py": r"12 authors, accuracy 0\.\d+|12 authors, accuracy 1\.000",
     "cross.py": r"orthofl\+local=fedsol\+distill=fedecho +0\.\d+\nfedasync\+manifold=geodesic +0\.\d+",
     "own_clients.py": r"inline +(0\.\d+)\nbatched +\1",
     "own_task.py": r"accuracy 0\.\d+ after \d+ virtual seconds",

@@ -6,9 +6,11 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 import tarry
 from tarry.core import rng
@@ -111,7 +113,9 @@ def test_a_measured_file_may_be_packed_or_begin_with_a_mark(tmp_path):
     packed.write_bytes(lzma.compress(b"client,round_delay_s\n1,2.5\n"))
     zipped.write_bytes(gzip.compress(b"client,round_delay_s\n1,2.5\n"))
     marked.write_bytes(b"\xef\xbb\xbfclient,round_delay_s\r\n1,2.5\r\n\r\n")
-    for path in (packed, zipped, marked):
+    columns = tmp_path / "rounds.parquet"
+    parquet.write_table(pyarrow.table({"client": [1, 1], "round_delay_s": [2.5, None]}), columns)
+    for path in (packed, zipped, marked, columns):
         assert empirical(path=str(path))(a_population(1))(0, 0) == 2.5
 
 

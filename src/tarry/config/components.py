@@ -137,6 +137,8 @@ def _is_object(group: str, value: Any) -> bool:
     if kind is None or not isinstance(value, kind):
         wants = "" if kind in (None, Callable) else f" or a {kind.__name__}"
         hint = "; call the factory first" if callable(value) else ""
+        if group == "task" and hasattr(value, "__getitem__"):
+            hint = "; tarry.Task.from_dataset(data, model, loss) makes a Task of a data set"
         raise ValueError(f"wants a name, a table{wants}, got {type(value).__name__}{hint}")
     return True
 

@@ -41,6 +41,8 @@ class SharedSettings(TypedDict, total=False):
     partition: Named | Callable[..., Any]
     delay: Named | Callable[..., Any] | Sequence[float | Sequence[float]]
     unlabeled: Named | None
+    validation: float | None
+    patience: int | None
     clients: int | None
     concurrency: int | None
     min_samples: int

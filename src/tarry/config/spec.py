@@ -74,6 +74,16 @@ class Spec:
     unlabeled: Annotated[
         Choice | None, "Give the server these unlabeled inputs: see `tarry unlabeled` [default: those of the task]"
     ] = None
+    validation: Annotated[
+        float | None,
+        "Hold out this share of the training examples, and score on it until the end of the run; the test set is "
+        "scored once, at the end [default: no validation set]",
+    ] = None
+    patience: Annotated[
+        int | None,
+        "Stop after so many evaluations in a row without a better score on the validation set, and return the best "
+        "weights [default: never]",
+    ] = None
     seed: Annotated[int, "Seed of all random numbers", _UP_TO_64_BITS] = 0
     clients: Annotated[int | None, "Number of clients [default: 10, or as many as the task has]"] = None
     concurrency: Annotated[
@@ -223,7 +233,7 @@ class Spec:
 
     def _contradictions(self, wrong_choices: Iterable[str]) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
-        for name in (*positive, "cache_limit", "norm_bound", "max_examples"):
+        for name in (*positive, "cache_limit", "norm_bound", "max_examples", "patience"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"
@@ -248,6 +258,8 @@ class Spec:
             yield f"--lr-decay {self.lr_decay} --lr-schedule {schedule}: a decay is a schedule; leave out one"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
+        if self.validation is not None and not 0 < self.validation < 1:
+            yield f"--validation {self.validation}: must be above 0 and below 1, a share of the training examples"
         if self.epochs is not None and self.steps is not None:
             yield f"--epochs {self.epochs} --steps {self.steps}: local work is one of the two"
         if self.clients is not None and self.concurrency is not None and self.concurrency > self.clients:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.errors import BadInput, near
 from ..core.one_line import short_text
+from ..core.parquet import parquet_rows
 from ..core.rng import Stream, below, visit_keys
 from ..core.storage import open_input, packing, packing_errors, unpacked
 from ..record.storage import open_atomic
@@ -90,6 +91,9 @@ def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[t
 
 
 def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
+    if str(path).endswith(".parquet"):
+        yield from _parquet_lines(path, flag)
+        return
     try:
         with open_input(path, flag) as file, packing_errors(flag):
             reader = csv.reader(_unpacked(file, path, flag))
@@ -102,6 +106,18 @@ def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
                 raise BadInput(f"{flag}: is empty; its first line must name the columns")
     except (UnicodeDecodeError, csv.Error) as e:
         raise BadInput(f"{flag}: is not a CSV file (plain, or packed as .gz or .xz): {e}") from e
+
+
+def _parquet_lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the names of the columns and the rows of a Parquet file as texts; an empty cell is an empty text."""
+    names: list[str] = []
+    for i, row in enumerate(parquet_rows(path, flag, _TEXT_LIMIT), 1):
+        if not names:
+            names = list(row)
+            yield f"{flag}: columns", names
+        yield f"{flag}: row {i}", ["" if row[name] is None else str(row[name]) for name in names]
+    if not names:
+        raise BadInput(f"{flag}: has no rows")
 
 
 def number(where: str, text: str) -> float:

@@ -148,8 +148,10 @@ def target_in_words(summary: Summary) -> str:
         f" Time to target: {summary.clock} until the first evaluation at or {way} it"
     )
     if any(r.relative_time is not None for r in summary.rows):
-        return f"{text}, relative to {summary.baseline} (1×)."
-    return f"{text}."
+        text = f"{text}, relative to {summary.baseline} (1×)"
+    if summary.scored_on == "test":
+        return f"{text}."
+    return f"{text}. Targets and times are on the validation set, and final scores on the test set."
 
 
 def _worst_in_words(summary: Summary, share: str, floor: str) -> str:

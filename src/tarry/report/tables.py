@@ -113,6 +113,7 @@ class Summary:
     personal_epochs: tuple[int, ...] = ()  # --personalize of the runs; () if none has it
     clock: str = "virtual time"
     metric: Metric = ACCURACY  # what the score is
+    scored_on: str = "test"  # the set that curves, targets and times are on; final scores are on the test set
     others: tuple[Metric, ...] = ()  # the further metrics that all runs have
     personal_metric: Metric = ACCURACY  # what --personalize scores clients by
 
@@ -151,7 +152,8 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
     groups = by_label(results)
     metric, others = _metrics_of(results)
     trivial = _trivial_score(results, metric)
-    finals = [_mean([finite_or_none(r.final_metrics.get(metric.name)) for r in runs]) for runs in groups.values()]
+    ends = [[(r.validation_metrics or r.final_metrics).get(metric.name) for r in runs] for runs in groups.values()]
+    finals = [_mean(list(map(finite_or_none, of_runs))) for of_runs in ends]
     own = {r.target for r in results}
     given_target = results[0].target if len(own) == 1 else None
     target = _usual_target(finals, metric, fraction, trivial) if given_target is None else given_target
@@ -169,6 +171,7 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
         personal_epochs=tuple(sorted({r.personalization["epochs"] for r in results if r.personalization})),
         clock=clock(results),
         metric=metric,
+        scored_on=results[0].scored_on,
         others=others,
         personal_metric=_personal_metric(results),
     )

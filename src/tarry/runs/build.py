@@ -28,10 +28,12 @@ from ..core.method import Method, Personalization, RunLimits
 from ..core.metric import Scores
 from ..core.schedule import Schedule
 from ..core.server import Server
+from ..core.shards import client_sizes
 from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget
+from ..engine.early_stopping import EarlyStopping
 from ..engine.gate import Gate, GateSettings
 from ..engine.model_monitor import ModelMonitor
 from ..tasks.data.sets import collect_notices
@@ -108,7 +110,7 @@ class BuiltRun:
 
         Without these it is the size of the weights. None without a monitor, or with a test set.
         """
-        if self.monitor() is None or self.task.test is not None:
+        if self.monitor() is None or self.task.during_run.test is not None:
             return None
         inputs = self.task.unlabeled
         if inputs is None or not len(inputs):
@@ -136,18 +138,35 @@ class BuiltRun:
 
     def take_evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
-        test = self.task.test
-        if test is None:
+        examples = self.task.during_run.test
+        if examples is None:
             return None
-        return partial(LentWeights(self.module, self.layout, self.task, self.work.optimizer).evaluate, examples=test)
+        lent = LentWeights(self.module, self.layout, self.task, self.work.optimizer)
+        return partial(lent.evaluate, examples=examples)
 
     def evaluator(self) -> Callable[[Tensor], Scores] | None:
-        """The metrics on the test set; None where the task has none."""
-        test = self.task.test
-        if test is None:
+        """The metrics on the validation set, or else on the test set; None where the task has neither."""
+        examples = self.task.during_run.test
+        if examples is None:
             return None
         bound = self.bound()
-        return lambda weights: bound.evaluate(weights, test)
+        return lambda weights: bound.evaluate(weights, examples)
+
+    def test_scores(self, weights: Tensor, *, lent: bool = False) -> Scores | None:
+        """Return the metrics of final weights on the test set, where there is a validation set as well, else None.
+
+        `lent`: the model's own tensors were taken by `take_evaluator`.
+        """
+        task = self.task
+        if task.validation is None or task.test is None:
+            return None
+        if lent:
+            return LentWeights(self.module, self.layout, task, self.work.optimizer).evaluate(weights, task.test)
+        return self.bound().evaluate(weights, task.test)
+
+    def early_stopping(self) -> EarlyStopping | None:
+        """The rule that ends the run when the validation score stops to improve; None without --patience."""
+        return None if self.spec.patience is None else EarlyStopping(self.spec.patience, self.budget.metric)
 
 
 def root_mean_square(numbers: Tensor) -> float:
@@ -177,11 +196,16 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)
-    samples = [max(1, len(x)) for x, _ in task.clients]
+    samples = [max(1, n) for n in client_sizes(task.clients)]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target, metrics_in(task)[0])
-    if spec.target is not None and task.test is None:
+    if spec.patience is not None and task.validation is None:
+        raise BadInput(
+            f"--patience {spec.patience}: early stopping looks at a validation set, and there is none; add --validation"
+            " 0.1, which holds out a tenth of the training examples"
+        )
+    if spec.target is not None and task.during_run.test is None:
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no test set; leave out --target")
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)

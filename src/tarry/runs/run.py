@@ -255,7 +255,7 @@ class RunSession:
         self.last_saved = self.last_shown = self.last_flushed = self.began
         self.recorder: Recorder | None = None
         self.proofs: ProofExecutor | None = None
-        spec, task = self.built.spec, self.built.task
+        spec, task = self.built.spec, self.built.task.during_run
         self.chance = chance_limit(majority_accuracy(task), 0 if task.test is None else len(task.test[1]))
         self.monitor = Monitor(f"{spec.label}, seed {spec.seed}", self.chance)
         self.tracking = self._tracking(group) if simulation.trackers else None
@@ -401,6 +401,7 @@ class RunSession:
 
     def _finish(self, sim: Simulator) -> Result:
         with WAITING:
+            test = self.built.test_scores(sim.engine.result_weights)
             personalization = self.simulation.personalization(sim, lambda n: self._report_personalization(sim, n))
             result = make_result(
                 self.built,
@@ -410,6 +411,7 @@ class RunSession:
                 executor_info=sim.executor.description,
                 diagnostics=self.simulation.diagnostics(sim),
                 personalization=personalization,
+                test=test,
                 out=None if self.folder is None else self.folder.path,
             )
         if self.folder is not None:

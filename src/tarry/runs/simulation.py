@@ -150,6 +150,7 @@ class Simulation:
             gate=b.gate() if recorded is None else None,
             monitor=b.monitor() if recorded is None else recorded.monitor,
             measure=b.health_measure(),
+            early_stopping=b.early_stopping(),
             strict=s.strict,
             diagnostics=self._diagnostics_log(),
             room=b.room(cache),
@@ -163,7 +164,7 @@ class Simulation:
         if not b.spec.diagnose:
             return None
         every = b.budget.time / 50 if b.budget.time is not None else b.eval_every
-        return DiagnosticsLog(every, validator(b.task, b.bound(), b.spec.seed))
+        return DiagnosticsLog(every, validator(b.task.during_run, b.bound(), b.spec.seed))
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
         """Return the measurements of --diagnose, and the accuracy on fast and slow clients' examples."""
@@ -189,6 +190,7 @@ class Simulation:
         return personalize(
             sim.server,
             b.bound(),
+            sim.engine.result_weights,
             work=b.work,
             epochs=b.spec.personalize,
             seed=b.spec.seed,
