@@ -8,10 +8,10 @@
 
 a_k is what a test set drawn with the client's own mix of classes gives on average: all test examples of its classes
 count, and there is no draw. Classes that the test set lacks are left out of the mix; a client with no other has no
-score. Where targets are not classes, every client is scored on the whole test set. The score is the first metric of the
-task; one that is not a mean over examples, such as F1, has no values by class, and accuracy takes its place. `before`
-is the score of the final weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is rejected: the
-client keeps its start.
+score. Where targets are not classes, every client is scored on the whole test set. The score is the first metric of
+the task; one that is not a mean over examples, such as F1, has no values by class, and accuracy takes its place.
+`before` is the score of the final weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is
+rejected: the client keeps its start.
 Means and standard deviations are over all clients that have a score, each counting alike (FedSOL, Table 9).
 
 The orders and draws of a tuning are those of visit −1, a function of the seed and the client alone: the same for all
