@@ -124,8 +124,9 @@ def _models(size: float) -> str:
 
 def _space(entry: Entry[Any]) -> str:
     """Say what `tarry tune` tries."""
-    own = [f"`--method.{name}` {dimension}" for name, dimension in entry.space.items()]
-    return f"`tarry tune` tries {', '.join(["the clients' learning rate", *own])}."
+    own = (f"`--method.{name}` {dimension}" for name, dimension in entry.space.items())
+    tried = ", ".join(["the clients' learning rate", *own])
+    return f"`tarry tune` tries {tried}."
 
 
 def _parameters(params: tuple[Param, ...]) -> str:
