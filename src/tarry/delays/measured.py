@@ -172,7 +172,8 @@ def empirical(
             rounds.setdefault(name, array("d")).append(seconds)
     if not rounds:
         raise BadInput(f"{flag}: all {blank:,} durations in column {column!r} are blank; name another --delay.column")
-    notices = (f"{flag}: {blank:,} lines with a blank {column!r} are skipped",) if blank else ()
+    lines = "1 line with a blank {} is" if blank == 1 else f"{blank:,} lines with a blank {{}} are"
+    notices = (f"{flag}: {lines.format(repr(column))} skipped",) if blank else ()
     measured = list(rounds.values())
 
     def build(population: ClientPopulation) -> Delay:
