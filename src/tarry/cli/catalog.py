@@ -91,7 +91,7 @@ def unlabeled(name: Name = None) -> None:
 
 
 def schedules(name: Name = None) -> None:
-    """List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too."""
+    """List the learning-rate schedules of clients and servers, with their parameters."""
     from ..training.schedules import schedules as registry
 
     _print_entries(registry, name)

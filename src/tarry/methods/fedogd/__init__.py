@@ -7,7 +7,7 @@
              w_k         ← w_k − η_l g̃                    b: the base of the group it is not in
 
 The paper's Δw_k is (w_k − w)/η_l, and its step has no η_l: here the step is of η_g η_l, so that η_g = 1 goes all the
-way of a mean. With one η_l the two cancel. Under --lr-decay what is cached of a client is its displacement over the
+way of a mean. With one η_l the two cancel. Under --lr-schedule what is cached of a client is its displacement over the
 rate of its hand-out (in terms of the first), and counts at the rate of the epoch.
 
 Errata, and what is done about them. Line 11 prints w − η_g Δw with Δw = (w_k − w)/η_l, away from the clients: a plus
