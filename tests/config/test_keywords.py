@@ -11,6 +11,7 @@ import tarry
 from tarry.config.components import Choice
 from tarry.config.keywords import Settings, SharedSettings
 from tarry.config.spec import Spec
+from tarry.metrics import MetricChoice
 
 STORED = {k: v for k, v in get_type_hints(Spec).items() if k not in ("method", "task")}
 
@@ -26,6 +27,8 @@ def accepted(name: str) -> set[Any]:
         kinds = kinds - {Choice} | {str, Mapping[str, Any]}
     if name == "delay":
         kinds |= {Sequence[float | Sequence[float]]}
+    if name == "metric":
+        kinds = {*get_args(MetricChoice), Sequence[MetricChoice], type(None)}
     if name == "availability":
         kinds = kinds - {Mapping[str, Any]} | {Mapping[Any, Any]}  # clients are numbers or text
     return kinds
