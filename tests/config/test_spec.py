@@ -125,7 +125,10 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ({"eval_every": 0}, "--eval-every 0.0: must be above 0"),
         ({"eval_every": "nan"}, "--eval-every nan: wants float | none, got 'nan'"),
         ({"time": "inf"}, "--time inf: wants float | none, got 'inf'"),
-        ({"time": 5, "target": 1.5}, "--target 1.5: an accuracy is at most 1; 0.9 stands for 90 %"),
+        (
+            {"time": 5, "target": 1.5, "metric": "accuracy"},
+            "--target 1.5: accuracy is at most 1; 0.9 stands for 90 %",
+        ),
         ({"epochs": 0}, "--epochs 0: must be above 0"),
         ({"workers": 0}, "--workers 0: must be above 0"),
         ({"checkpoint_every": 0}, "--checkpoint-every 0.0: must be above 0"),

@@ -58,7 +58,7 @@ def metrics(name: Name = None) -> None:
     if name is None:
         print_parts(
             "and those of torchmetrics, as --metric torchmetrics:F1Score:task=multiclass,num_classes=10, and your own,"
-            " as --metric FILE.py:FUNCTION: see docs/metrics.md"
+            " as --metric FILE.py:FUNCTION: see docs/guides/metrics.md"
         )
 
 

@@ -26,6 +26,7 @@ _OTHER_NAMES = {
     "updates": ("num_updates", "n_updates", "max_updates", "arrivals", "server_steps"),
     "time": ("max_time", "time_budget", "duration", "max_seconds"),
     "target": ("target_accuracy", "target_acc"),
+    "metric": ("metrics", "eval_metric", "eval_metrics", "scoring", "score", "monitor"),
     "optimizer": ("client_optimizer", "local_optimizer", "optim", "opt"),
     "weight_decay": ("wd", "l2_reg"),
     "lr_decay": ("learning_rate_decay", "decay", "gamma"),

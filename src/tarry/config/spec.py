@@ -445,7 +445,8 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
 def _drop_wrong_metrics(values: dict[str, Any]) -> list[str]:
     """Remove metrics that cannot be made from the settings; return their problems."""
     try:
-        metrics_of(values.get("metric") or ("accuracy",))
+        if values.get("metric") is not None:
+            metrics_of(values["metric"])
     except BadInput as e:
         del values["metric"]
         return list(e.problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -69,7 +69,7 @@ class Progress:
     time: float
     updates: int
     score: float | None  # of the last evaluation
-    metric: Metric = ACCURACY  # what the score is
+    metric: Metric = field(default=ACCURACY, repr=False)  # what the score is
     personalized: float | None = None  # when the run is over: the share of clients that are done (--personalize)
 
 
