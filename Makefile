@@ -67,6 +67,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/cache.py --updates 400
 	$(BIN)/python benchmarks/long_run.py
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/local_rules.py
 	$(BIN)/python benchmarks/ray_scale.py
 	$(BIN)/python benchmarks/federation.py
@@ -87,9 +88,10 @@ bench-gpu:
 	$(TOGETHER) --compile --lanes 4 --size 1 --only resnet18-25 --rounds 4 --name gpu-resnet18-channels-first
 	$(PYTHON) benchmarks/page.py
 
-# The pages of docs/methods, from the registry.
+# The pages of docs/methods, from the registry; then the documentation site, in build/site. A warning is an error.
 docs: $(STAMP)
 	$(BIN)/python docs/pages.py
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/site
 
 # docs/results.md and its pictures, from the results under experiments/.
 results: $(STAMP)

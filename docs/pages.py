@@ -1,6 +1,6 @@
-"""A page a method, from the registry: what it says of itself, and what it was seen to cost.
+"""Generated pages: one for each method, from the registry and measured costs, and the list of settings.
 
-    make docs                       writes docs/methods/*.md
+    make docs                       writes docs/methods/*.md and docs/settings.md
 
 Costs come from short runs on a small problem, all clients in flight, in sizes of the model; nothing in them depends on
 the machine. Visits take from 1 s to nearly 2 s, a client always the same: what a server holds grows with that spread,
@@ -18,10 +18,13 @@ import torch
 from torch import nn
 
 import tarry
-from tarry.core.registry import Entry, Param
+from tarry.config import spec
+from tarry.core.parameter import Param
+from tarry.core.registry import Entry
 from tarry.methods import methods
 
 FOLDER = Path(__file__).parent / "methods"
+SETTINGS = Path(__file__).parent / "settings.md"
 CLIENTS = (8, 16)
 SPEEDS = "the slowest client takes nearly twice as long as the fastest"
 
@@ -149,14 +152,37 @@ def index(entries: list[Entry[Any]], costs: dict[str, Cost]) -> str:
         [
             "# Methods",
             "",
-            "Made by `make docs` from the registry. Up and down in models an update and a hand-out; held is the most",
-            f"the server had at a time, in models, with {CLIENTS[0]} and {CLIENTS[1]} clients all in flight, where",
-            f"{SPEEDS}: with a wider spread of speeds, servers hold more past",
-            "globals for the slow. The model is small: what does not grow with it (fedecho's logits, orthodyn's",
-            "sample of 4,096 numbers a client) weighs more here than it would elsewhere.",
+            "`make docs` writes this page from the registry. Up and down: models sent in an update and in a hand-out.",
+            f"Held: the most models that the server holds at a time, with {CLIENTS[0]} and {CLIENTS[1]} clients, all",
+            f"in flight, where {SPEEDS}. With a wider spread of speeds, a server holds",
+            "more past global weights for the slow clients. The model here is small, so what does not grow with it",
+            "(fedecho's logits, orthodyn's sample of 4,096 numbers for each client) weighs more than with a large one.",
             "",
             f"| method | | up | down | held, {CLIENTS[0]} | held, {CLIENTS[1]} |",
             "|---|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def settings_page() -> str:
+    """The settings of a run: flags of the command line and keyword arguments in Python."""
+    rows = []
+    for name, param in spec.settings().items():
+        flag, kind = name.replace("_", "-"), param.type_name.replace("Choice", "name")
+        default = "" if param.default is None else f"`{param.default}`"
+        rows.append(f"| `--{flag}` | {_cell(kind)} | {default} | {_cell(param.help)} |")
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            "These are the flags of `tarry run` and `tarry compare`, the keys of spec files, and, with `_` in place of",
+            "`-`, the keyword arguments of `tarry.run` and `tarry.compare`. A component has parameters of its own:",
+            "`--method.NAME`, `--task.NAME` and so on; `tarry methods NAME` lists them.",
+            "",
+            "| flag | type | default | what it does |",
+            "|---|---|---|---|",
             *rows,
             "",
         ]
@@ -178,6 +204,7 @@ def main() -> None:
             old.unlink()
     for name, text in made.items():
         (FOLDER / name).write_text(text)
+    SETTINGS.write_text(settings_page())
     sys.stderr.write(f"{len(made)} pages in {FOLDER}\n")
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import tarry
 
-WORDS = "the a film story is was great fine warm funny dull slow bad long".split()
+WORDS = ["the", "a", "film", "story", "is", "was", "great", "fine", "warm", "funny", "dull", "slow", "bad", "long"]
 GOOD, BAD = {"great", "fine", "warm", "funny"}, {"dull", "slow", "bad", "long"}
 
 

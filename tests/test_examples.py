@@ -16,6 +16,7 @@ SAYS = {
     "own_clients.py": r"inline +(0\.\d+)\nbatched +\1",
     "own_task.py": r"accuracy 0\.\d+ after \d+ virtual seconds",
     "own_method.py": r"agreeing +0\.\d+\nfedasync +0\.\d+\northofl +0\.\d+",
+    "own_tracker.py": r"fedasync, seed 0.csv: 51 rows, final accuracy 0\.\d+\northofl, seed 0.csv: 51 rows, final",
     "replay.py": r"\d+ arrivals and \d+ losses, as in the recorded run",
 }
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .core.parts import Reply as Reply
     from .core.parts import Step as Step
     from .core.parts import stateless as stateless
+    from .core.schedule import ScheduleInput as ScheduleInput
     from .core.task import Task as Task
     from .core.tickets import NextStart as NextStart
     from .core.tickets import Ticket as Ticket
@@ -68,6 +69,12 @@ if TYPE_CHECKING:
     from .tasks import partitions as partitions
     from .tasks import tasks as tasks
     from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
+    from .trackers import trackers as trackers
+    from .trackers.tracker import TrackedGroup as TrackedGroup
+    from .trackers.tracker import TrackedPoint as TrackedPoint
+    from .trackers.tracker import TrackedRun as TrackedRun
+    from .trackers.tracker import Tracker as Tracker
+    from .training.schedules import schedules as schedules
 
 #: the module that defines each public name
 _MODULES = {
@@ -91,6 +98,7 @@ _MODULES = {
     "Replay": "runs.replay",
     "Reply": "core.parts",
     "Result": "record.result",
+    "ScheduleInput": "core.schedule",
     "ServerView": "core.method",
     "Setting": "config.keywords",
     "SolverFailed": "core.errors",
@@ -101,6 +109,10 @@ _MODULES = {
     "Task": "core.task",
     "Ticket": "core.tickets",
     "TicketExtras": "core.tickets",
+    "TrackedGroup": "trackers.tracker",
+    "TrackedPoint": "trackers.tracker",
+    "TrackedRun": "trackers.tracker",
+    "Tracker": "trackers.tracker",
     "Tuning": "runs.tuning.tuning",
     "Update": "core.tickets",
     "Verification": "runs.verify",
@@ -117,9 +129,11 @@ _MODULES = {
     "replay": "runs.replay",
     "resume": "runs.run",
     "run": "runs.run",
+    "schedules": "training.schedules",
     "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",
+    "trackers": "trackers",
     "tune": "runs.tuning.study",
     "unlabeled_sets": "tasks.unlabeled",
     "verify": "runs.verify",

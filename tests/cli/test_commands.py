@@ -377,6 +377,12 @@ def test_the_demo_compares_four_methods(cli, here, monkeypatch):
     for label in ("fedavg", "fedasync", "fedbuff:buffer=3", "orthofl"):
         assert label in said.out
     assert (here / "tarry-demo" / "report.html").is_file()
+    assert said.out.startswith("Ten simulated clients as slow as Raspberry Pis learn ")
+    *_, heading, first, second = said.out.splitlines()
+    assert heading == "try next:"
+    for line in (first, second):
+        assert line.startswith("    tarry ")
+        assert cli(*line.split()[1:]).code == 0
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):

@@ -14,7 +14,8 @@ from tarry.config.components import REGISTRIES
 from tarry.config.number_errors import errors_of_extreme_numbers, extreme_numbers
 from tarry.config.spec import Spec, settings
 from tarry.core.errors import TarryError, TrainingFailed
-from tarry.core.registry import LARGEST_FLOAT, LARGEST_INT, Entry, Param
+from tarry.core.parameter import LARGEST_FLOAT, LARGEST_INT, Param
+from tarry.core.registry import Entry
 from tarry.runs.run import run_spec
 from tarry.tasks.models.registry import model_for, models
 from tarry.training.model_size import errors_of_model_size

@@ -18,7 +18,7 @@ from tarry.config.components import REGISTRIES
 from tarry.config.spec import Spec
 from tarry.config.spec import settings as known_settings
 from tarry.core.errors import BadInput, TarryError
-from tarry.core.registry import Param
+from tarry.core.parameter import Param
 from tarry.runs.run import run_spec
 from tests.helpers.commands import time_limit
 

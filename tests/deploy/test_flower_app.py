@@ -62,7 +62,7 @@ def _sent(kind):
     module = Normed()
     layout = Layout.of(module)
     vec = layout.read(module, torch.float32)
-    protocol = kind(StateDict(layout, module), dtype=torch.float32, lr=0.1)
+    protocol = kind(StateDict(layout, module), dtype=torch.float32, lr=lambda _: 0.1)
     ticket = Ticket(0, 0, 0, 0, 0.0, vec + 1, vec + 1)
     return module, layout, protocol, ticket, protocol.encode_ticket(ticket, TICKET, node=1, memory_visit=-1, ttl=9.0)
 

@@ -125,7 +125,7 @@ def test_checkpoints_of_a_federation_write_the_weights_once(tmp_path, monkeypatc
 def test_the_delta_of_a_plain_app_is_its_weights_minus_those_it_was_sent():
     module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     layout, sent = Layout.of(module), torch.randn(27)
-    protocol = FlowerAppProtocol(StateDict(layout, module), dtype=torch.float32, lr=0.1)
+    protocol = FlowerAppProtocol(StateDict(layout, module), dtype=torch.float32, lr=lambda _: 0.1)
     local = torch.randn(27)
     arrays = {k: npy(np.asfortranarray(v.numpy())) for k, v in layout.views(local).items()}
     reply = ReplyMessage("r", 1, {"num-examples": 5}, arrays)

@@ -1,4 +1,4 @@
-"""The pages of docs/methods are what the registry makes of itself."""
+"""The generated pages, docs/methods and docs/settings.md, are those of today's registry and settings."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ def test_there_is_a_page_a_method_and_no_other() -> None:
 def test_a_page_says_what_the_registry_says_today(name: str, maker: ModuleType) -> None:
     entry = methods[name]
     assert (DOCS / "methods" / f"{name}.md").read_text() == maker.page(entry, maker.cost(name)), "make docs"
+
+
+def test_the_settings_page_is_that_of_today(maker: ModuleType) -> None:
+    assert (DOCS / "settings.md").read_text() == maker.settings_page(), "make docs"
 
 
 @pytest.mark.parametrize("name", list(methods))

@@ -197,7 +197,7 @@ def test_rules_with_batch_normalization(name: str) -> None:
     [
         {"optimizer": "adam", "lr": 0.01},
         {"momentum": 0.9, "weight_decay": 0.01},
-        {"lr_decay": 0.9},
+        {"lr_schedule": "exponential:by=visits,factor=0.7", "clip_norm": 0.5, "momentum": 0.9},
         {"batch": "all"},
         {"steps": 3, "epochs": None},
         {"workers": 2},

@@ -138,7 +138,7 @@ def test_a_cluster_comes_to_the_same_bits_as_one_by_one_and_gets_weights_once_a_
         "clients": 6,
         "dtype": "float64",
         "batch": "all",
-        "lr_decay": 0.9,
+        "lr_schedule": "exponential:by=time,factor=0.9",
         "time": 14.0,
     }
     inline, puts, put = story(**settings), list[Any](), ray.put

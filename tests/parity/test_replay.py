@@ -46,6 +46,18 @@ def test_a_simulator_reaches_the_weights_of_the_federation(method, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("schedule", ["cosine:length=4,warmup=2", "step:by=visits,every=2", "linear:by=time,length=30"])
+def test_the_learning_rates_of_a_schedule_are_replayed(schedule, tmp_path):
+    settings = {"server_lr_schedule": "exponential:factor=0.99,by=time", "clip_norm": 0.5}
+    made = small_plan(method="fedbuff:buffer=2", updates=14, lr_schedule=schedule, **settings)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes", lambda c, k: 2.0 + 3 * c + 0.7 * (k % 3)))
+    d = driver(made, grid, tmp_path / "out")
+    assert finished(d, grid) == "updates"
+    told = replay(tmp_path / "out")
+    assert told.same
+    assert told.weights_sha256 == sha256(d.engine.server.output_weights)
+
+
 def test_comings_goings_losses_and_deadlines_are_replayed(tmp_path):
     made = small_plan(method="orthofl", updates=20)
     grid = FakeGrid(Clock(), {})

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tarry.core.errors import BadInput
 from tarry.record.result import Result, Staleness
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.measures import MEASURES, StoredRun, by_seed, stat, to_entry
@@ -95,6 +96,7 @@ def test_time_is_until_95_per_cent_of_the_lowest_over_the_baselines(table: Table
     runs = {"fedavg": {0: entry([0.1, 0.3, 0.5, 0.77, 0.8])}, "orthofl": {0: entry([0.1, 0.8, 0.9, 0.9, 0.9])}}
     # target 0.95 · 80 = 76: at 30 s and at 10 s
     assert by_seed(e, "time", runs) == {"fedavg": {0: 1.0}, "orthofl": {0: pytest.approx(1 / 3)}}
+    assert by_seed(e, "speedup", runs) == {"fedavg": {0: 1.0}, "orthofl": {0: pytest.approx(3.0)}}
     assert by_seed(e, "time_to", runs)["fedavg"] == {0: 30}
     assert by_seed(e, "updates_to", runs)["orthofl"] == {0: 10}
     assert by_seed(e, "bytes_to", runs)["orthofl"] == {0: pytest.approx(1.0)}  # a quarter of 4 MB
@@ -133,6 +135,18 @@ def test_a_size_may_have_a_target_of_its_own(table: Table) -> None:
     at = {size: by_seed(own, "time_to", runs, size)["fedavg"][0] for size in ("full", "reduced")}
     assert at["reduced"] < at["full"]  # type: ignore[operator]
     assert by_seed(own, "time_to", runs)["fedavg"][0] == at["full"]
+
+
+def test_a_column_may_have_a_target_of_its_own(table: Table) -> None:
+    runs = {"fedavg": {0: entry([0.1, 0.3, 0.8])}, "orthofl": {0: entry([0.1, 0.8, 0.8])}}
+    own = table(("[rows.fedavg]", "[target]\naccuracy = { a = 20.0 }\n[rows.fedavg]"))
+    found = by_seed(own, "time_to", runs, "full", "a")["fedavg"][0]
+    other = by_seed(own, "time_to", runs, "full", "b")["fedavg"][0]
+    assert found is not None
+    assert other is not None
+    assert found < other  # 95 % of the lowest final accuracy, 76 %
+    with pytest.raises(BadInput, match="target.accuracy.nowhere"):
+        table(("[rows.fedavg]", "[target]\naccuracy = { nowhere = 20.0 }\n[rows.fedavg]"))
 
 
 def test_mean_and_sample_deviation_over_seeds() -> None:

@@ -389,6 +389,22 @@ def test_whatever_run_accepts_can_be_resumed(tmp_path, settings):
     assert tarry.resume(tmp_path / "r", task=task(), delay=delay).updates > 0
 
 
+def falling(at: tarry.ScheduleInput) -> float:
+    return 0.9 ** (at.visit + at.time / 100)
+
+
+@pytest.mark.parametrize("schedule", ["cosine:by=visits,length=4,warmup=1", falling], ids=["named", "function"])
+def test_a_schedule_goes_on_where_it_was(tmp_path, schedule):
+    how = {"method": "fedbuff:buffer=2", "lr_schedule": schedule, "clip_norm": 0.5}
+    how["server_lr_schedule"] = "linear:by=time,length=200"
+    objects = {"lr_schedule": schedule} if callable(schedule) else {}
+    tarry.run(task=task(), delay=delay, out=tmp_path / "whole", **{**SETTINGS, **how})
+    broken(tmp_path / "r", 23, **how)
+    tarry.resume(tmp_path / "r", task=task(), delay=delay, **objects)
+    assert_same(tmp_path / "r", tmp_path / "whole")
+    assert tarry.verify(tmp_path / "r", rerun="proofs", task=task(), delay=delay, **objects).ok
+
+
 def test_resuming_goes_on_with_callbacks_and_progress(tmp_path):
     broken(tmp_path / "r", 20, method="orthofl")
     events: list[Event] = []

@@ -55,6 +55,7 @@ class Functional(LocalRule):
     [
         {"lr": 0.1},
         {"lr": 0.1, "momentum": 0.9},
+        {"lr": 0.1, "momentum": 0.9, "clip_norm": 0.1, "clip_value": 0.05, "lr_schedule": "constant:warmup=9"},
         {"lr": 0.1, "weight_decay": 0.01, "momentum": 0.5, "lr_decay": 0.99},
         {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01},
         {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.01},

@@ -47,6 +47,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "demo": LazyCommand(
         "demo:demo", "Compare four methods on handwritten digits under Raspberry Pi delays, without any download."
     ),
+    "new": LazyCommand("new:new", "Write a commented file with a method or a task of your own, which runs as it is."),
+    "doctor": LazyCommand(
+        "doctor:doctor", "Report versions, devices, installed extras and data sets, with a remedy for what is missing."
+    ),
     "methods": LazyCommand("catalog:methods", "List the methods, with their parameters and papers."),
     "tasks": LazyCommand("catalog:tasks", "List the tasks, with their parameters and where their data is."),
     "models": LazyCommand("catalog:models", "List the models for images, time series and texts, with their options."),
@@ -56,6 +60,10 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "partitions": LazyCommand("catalog:partitions", "List the partitions, with their parameters and papers."),
     "manifolds": LazyCommand("catalog:manifolds", "List the curves along which the global model can move."),
+    "schedules": LazyCommand(
+        "catalog:schedules",
+        "List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too.",
+    ),
     "unlabeled": LazyCommand("catalog:unlabeled", "List the sets of unlabeled inputs, with their parameters."),
     "federation": LazyCommand(
         "federation:federation", "Start, stop and inspect a real federation that Flower carries."

@@ -9,10 +9,11 @@ import typer
 from .console import print_parts
 
 if TYPE_CHECKING:
-    from ..core.registry import Entry, Param, Registry
+    from ..core.parameter import Param
+    from ..core.registry import Entry, Registry
     from ..tasks.data.sets import DataSet
 
-__all__ = ["delays", "manifolds", "methods", "metrics", "models", "partitions", "tasks", "unlabeled"]
+__all__ = ["delays", "manifolds", "methods", "metrics", "models", "partitions", "schedules", "tasks", "unlabeled"]
 
 Name = Annotated[str | None, typer.Argument(help="Show this one in full", show_default="list all")]
 
@@ -89,9 +90,16 @@ def unlabeled(name: Name = None) -> None:
     _print_entries(registry, name)
 
 
+def schedules(name: Name = None) -> None:
+    """List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too."""
+    from ..training.schedules import schedules as registry
+
+    _print_entries(registry, name)
+
+
 def _print_entries(registry: Registry[Any], name: str | None) -> None:
     """Print all entries in a few lines each, or one in full."""
-    group = "task" if registry.kind == "model" else registry.kind
+    group = {"model": "task", "schedule": "lr-schedule"}.get(registry.kind, registry.kind)
     for entry in registry.values() if name is None else [registry.find(name)]:
         _print_about(registry, entry)
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):

@@ -222,7 +222,7 @@ def _print_tenths(name: str) -> Callable[[Progress], None]:
 
 
 def _personal_lines(result: Result) -> list[str]:
-    """Return a line with the accuracy on the clients' own classes, if the run personalized."""
+    """Return a line with the score on the clients' own classes, if the run personalized."""
     found = result.personalization
     if found is None or found["after"]["mean"] is None:
         return []
@@ -231,7 +231,8 @@ def _personal_lines(result: Result) -> list[str]:
     rejected = f"; {found['rejected']:,} did not stay finite" if found["rejected"] else ""
     over = f"mean ± sd over {found['clients']:,} clients, each on its own classes"
     return [
-        f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}), {before:.4f} before{rejected}"
+        f"personal {found.get('metric', 'accuracy')} {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}),"
+        f" {before:.4f} before{rejected}"
     ]
 
 

@@ -18,7 +18,8 @@ from .setting_list import FlagSetting, setting_list
 
 __all__ = ["gather", "with_settings"]
 
-_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS"}
+_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS", "track": "NAME"}
+_REPEATED = ("track",)  # these flags may be given several times
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -30,7 +31,7 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
 
         def with_given(**values: Any) -> None:
             given = {p.name: values.pop(p.name) for p in options}
-            command(given={k: v for k, v in given.items() if v is not None}, **values)
+            command(given={k: v for k, v in given.items() if v not in (None, [])}, **values)
 
         with_given.__name__, with_given.__doc__ = command.__name__, command.__doc__
         hints = inspect.get_annotations(command, eval_str=True)
@@ -48,11 +49,12 @@ def _option(setting: FlagSetting) -> inspect.Parameter:
     shown = "off" if setting.default is False else setting.default
     text = setting.help.replace(" [default: ", "  [default: ") + ("" if shown is None else f"  [default: {shown}]")
     if setting.types == ("bool",):
-        switch = typer.Option(f"{flag}/--no-{setting.name}", help=text, show_default=False)
+        switch = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
         kind: Any = Annotated[bool | None, switch]
     else:
         metavar = _METAVARS.get(setting.name, "NAME" if setting.is_component else " | ".join(setting.types))
-        kind = Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+        value = list[str] if setting.name in _REPEATED else str
+        kind = Annotated[value | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
@@ -67,13 +69,13 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
     if problems:
         raise BadInput(problems)
     for group, parameter, value in _dotted_values(context.args, lambda flag: _hint(flag, context, merged)):
-        base = merged.get(group, settings()[group].default)
+        base, flag = merged.get(group, settings()[group].default), f"--{group.replace('_', '-')}"
         if base is None:
-            raise BadInput(f"--{group}.{parameter} {value}: of which {group}? Give --{group} NAME too")
+            raise BadInput(f"{flag}.{parameter} {value}: of which {flag.strip('-')}? Give {flag} NAME too")
         try:
             choice = Choice.of(base)
         except ValueError as e:
-            raise BadInput(f"--{group} {base}: {e}") from e
+            raise BadInput(f"{flag} {base}: {e}") from e
         merged[group] = Choice(choice.name, {**choice.params, parameter: value})
     return merged
 
@@ -120,7 +122,7 @@ def _dotted_values(extra: Sequence[str], hint: Callable[[str], str]) -> list[tup
     while rest:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
-        group, dot, parameter = flag.removeprefix("--").partition(".")
+        group, dot, parameter = flag.removeprefix("--").replace("-", "_").partition(".")
         if not word.startswith("--") or not dot or group not in REGISTRIES:
             if word.startswith("--") and not equals and rest and not rest[0].startswith("--"):
                 word += f" {rest.pop(0)}"
@@ -131,7 +133,7 @@ def _dotted_values(extra: Sequence[str], hint: Callable[[str], str]) -> list[tup
         elif not equals and not rest:
             problems.append(f"{word}: a value is missing")
         else:
-            out.append((group, parameter.replace("-", "_"), value if equals else rest.pop(0)))
+            out.append((group, parameter, value if equals else rest.pop(0)))
     if problems:
         raise BadInput(problems)
     return out

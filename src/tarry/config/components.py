@@ -18,7 +18,8 @@ from ..core.compose import PARTS
 from ..core.errors import BadInput
 from ..core.labels import CROSSES
 from ..core.method import Method
-from ..core.registry import Entry, Param, Registry
+from ..core.parameter import Param
+from ..core.registry import Entry, Registry
 from ..core.task import Task
 from ..delays.base import delays
 from ..methods import methods
@@ -26,6 +27,7 @@ from ..metrics import chosen_metrics
 from ..parts.manifold import manifolds
 from ..tasks import partitions, tasks
 from ..tasks.unlabeled import unlabeled_sets
+from ..training.schedules import schedules
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "errors_under_flag", "parse_setting", "with_absolute_file"]
 
@@ -38,12 +40,14 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     **dict.fromkeys((*PARTS, "distill"), methods),
     "manifold": manifolds,
     "unlabeled": unlabeled_sets,
+    "lr_schedule": schedules,
+    "server_lr_schedule": schedules,
 }
 #: the type of the Python objects that may be given instead of a choice
 _OBJECTS: Mapping[str, Any] = {
     "task": Task,
     **dict.fromkeys(("method", *PARTS, "distill"), Method),
-    **dict.fromkeys(("partition", "delay", "manifold"), Callable),
+    **dict.fromkeys(("partition", "delay", "manifold", "lr_schedule", "server_lr_schedule"), Callable),
 }
 
 
@@ -160,4 +164,5 @@ def errors_under_flag(group: str) -> Iterator[None]:
     try:
         yield
     except BadInput as e:
-        raise BadInput([re.sub(rf"--{kind}(?=[. ])", f"--{group}", problem) for problem in e.problems]) from e
+        flag = f"--{group.replace('_', '-')}"
+        raise BadInput([re.sub(rf"--{kind}(?=[. ])", flag, problem) for problem in e.problems]) from e

@@ -18,7 +18,7 @@ from typing import Any
 from ..core.errors import BadInput
 from ..core.labels import axis_text
 from ..core.one_line import short_text
-from ..core.registry import Param, several_values
+from ..core.parameter import Param, several_values
 from ..record.digests import EXECUTION_SETTINGS
 from .components import REGISTRIES, Choice
 from .spec import settings

@@ -15,7 +15,9 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
+from ..core.schedule import Schedule
 from ..metrics import MetricChoice
+from ..trackers import Tracker
 from . import spec
 from .components import Choice
 
@@ -51,6 +53,9 @@ class _ComponentSettings(TypedDict, total=False):
     cache_limit: float
     checkpoint_every: float
     proofs: int
+    track: Named | Tracker | Sequence[Named | Tracker] | None
+    lr_schedule: Named | Schedule | None
+    server_lr_schedule: Named | Schedule | None
 
 
 class SharedSettings(_ComponentSettings, total=False):
@@ -72,6 +77,8 @@ class SharedSettings(_ComponentSettings, total=False):
     optimizer: Literal["sgd", "adam", "adamw"]
     lr: float
     lr_decay: float
+    clip_norm: float | None
+    clip_value: float | None
     momentum: float
     weight_decay: float
     failure_rate: float
@@ -86,6 +93,7 @@ class SharedSettings(_ComponentSettings, total=False):
     quarantine: float
     loss_multiple: float
     personalize: int | None
+    client_metrics: bool
     diagnose: bool
 
 
@@ -108,6 +116,8 @@ class GridSettings(_ComponentSettings, total=False):
     optimizer: Literal["sgd", "adam", "adamw"] | Sequence[Literal["sgd", "adam", "adamw"]]
     lr: float | Sequence[float]
     lr_decay: float | Sequence[float]
+    clip_norm: float | Sequence[float | None] | None
+    clip_value: float | Sequence[float | None] | None
     momentum: float | Sequence[float]
     weight_decay: float | Sequence[float]
     failure_rate: float | Sequence[float]
@@ -122,6 +132,7 @@ class GridSettings(_ComponentSettings, total=False):
     quarantine: float | Sequence[float]
     loss_multiple: float | Sequence[float]
     personalize: int | Sequence[int | None] | None
+    client_metrics: bool | Sequence[bool]
     diagnose: bool | Sequence[bool]
 
 

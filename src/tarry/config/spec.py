@@ -26,7 +26,7 @@ from ..core.method import Method
 from ..core.metric import LOSS, Metric
 from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
-from ..core.registry import AtMost, Param
+from ..core.parameter import AtMost, Param
 from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
@@ -34,6 +34,7 @@ from ..metrics import metrics_of
 from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting, with_absolute_file
 from .cross_syntax import expand_cross
 from .other_names import suggestion
+from .track_syntax import Tracked, checked_trackers, parse_track, track_texts
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
@@ -111,7 +112,23 @@ class Spec:
     ] = 32
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], "Optimizer of the clients"] = "sgd"
     lr: Annotated[float, "Learning rate of the clients"] = 0.05
-    lr_decay: Annotated[float, "Factor by which the learning rate is multiplied at every server step"] = 1.0
+    lr_decay: Annotated[
+        float, "Factor by which the learning rate is multiplied at every server step: exponential:factor=FACTOR"
+    ] = 1.0
+    lr_schedule: Annotated[
+        Choice | Callable[..., Any] | None,
+        "Change the learning rate of the clients by this schedule: see `tarry schedules` [default: constant]",
+    ] = None
+    server_lr_schedule: Annotated[
+        Choice | Callable[..., Any] | None,
+        "Change the learning rate of the server by this schedule, where the method has one [default: constant]",
+    ] = None
+    clip_norm: Annotated[float | None, "Rescale gradients of the clients that are longer than this [default: none]"] = (
+        None
+    )
+    clip_value: Annotated[
+        float | None, "Limit every entry of the clients' gradients to this size [default: no limit]"
+    ] = None
     momentum: Annotated[float, "Momentum of sgd"] = 0.0
     weight_decay: Annotated[float, "Weight decay of any optimizer"] = 0.0
     failure_rate: Annotated[float, "Probability that a visit is lost"] = 0.0
@@ -169,6 +186,11 @@ class Spec:
         "Fine-tune the final model on every client for so many epochs, and score it on the client's own classes "
         "[default: no fine-tuning]",
     ] = None
+    client_metrics: Annotated[
+        bool,
+        "Score the global model on every client's own mix of classes at each evaluation: mean, worst decile, standard "
+        "deviation and Jain's index over clients",
+    ] = False
     diagnose: Annotated[
         bool, "Record how far updates agree with each other, and what the method reports about itself"
     ] = False
@@ -183,6 +205,11 @@ class Spec:
         int,
         "Number of visits stored with their results, with --out, to be trained again by `tarry verify`; 0: no digests",
     ] = 8
+    track: Annotated[
+        tuple[Tracked, ...] | None,
+        "Log to these trackers: tensorboard, mlflow, wandb or file.py:factory, with parameters as in "
+        "mlflow:experiment=NAME [default: none]",
+    ] = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:
@@ -197,11 +224,15 @@ class Spec:
             if name not in known:
                 continue
             try:
-                values[name] = parse_setting(known[name], value)
+                values[name] = parse_track(value) if name == "track" else parse_setting(known[name], value)
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {short_text(value)}: {e}")
         choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
         wrong_choices += _drop_wrong_metrics(values)
+        try:
+            values["track"] = checked_trackers(values.get("track"))
+        except BadInput as e:
+            problems += e.problems
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
         problems += [_unknown(name, known) for name in given if name not in known]
@@ -231,6 +262,9 @@ class Spec:
             yield f"--device {self.device}: there is no such device here; cpu always is"
         if not 0 < self.lr_decay <= 1:
             yield f"--lr-decay {self.lr_decay}: must be above 0 and at most 1"
+        elif self.lr_decay != 1 and self.lr_schedule is not None:
+            schedule = self.name_of("lr_schedule")
+            yield f"--lr-decay {self.lr_decay} --lr-schedule {schedule}: a decay is a schedule; leave out one"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
         if self.validation is not None and not 0 < self.validation < 1:
@@ -280,10 +314,16 @@ class Spec:
         """The share of a GPU that a Ray worker holds."""
         return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
-    def client_optimizer(self, steps: int = 0) -> Optimizer:
-        """The optimizer that the settings name, after so many server steps."""
-        lr = self.lr * self.lr_decay**steps
-        return make_optimizer(self.optimizer, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+    def client_optimizer(self) -> Optimizer:
+        """The optimizer that the settings name, at --lr."""
+        return make_optimizer(
+            self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+            clip_value=self.clip_value,
+        )
 
     def _with_defaults(self) -> Spec:
         spec = self
@@ -337,8 +377,9 @@ class Spec:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Choice):
-                yield f.name, value.name
-                yield from ((f"{f.name}.{name}", item) for name, item in value.params.items())
+                flag = f.name.replace("_", "-")
+                yield flag, value.name
+                yield from ((f"{flag}.{name}", item) for name, item in value.params.items())
             elif isinstance(value, str):
                 yield f.name.replace("_", "-"), value
             elif isinstance(value, tuple):
@@ -357,6 +398,9 @@ class Spec:
             value = getattr(self, f.name)
             if f.name == "metric" and f.name in self.objects():
                 plain.append(f"# metric: a Python object ({self.name_of('metric')})")
+            elif f.name == "track":
+                if names := track_texts([t for t in self.track or () if isinstance(t, Choice)]):
+                    plain.append(f"track = {_toml(names)}")
             elif f.name in REGISTRIES and not isinstance(value, Choice | None):
                 name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
                 plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")

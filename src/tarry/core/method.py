@@ -27,8 +27,9 @@ from .local_rule import ClientModel, LocalRule
 from .one_line import function_name, one_line
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Correct, Dispatch, Part, Reply, Step
 from .printable import html_text
+from .schedule import Schedule, ScheduleInput, ServerScheduleInput
 from .task import Examples
-from .tickets import NextStart, Update
+from .tickets import NextStart, Ticket, Update
 
 __all__ = [
     "Geodesic",
@@ -44,12 +45,12 @@ __all__ = [
 
 
 class RunLimits(NamedTuple):
-    """The limits of a run that are known at its beginning: its budget (None: unlimited) and its lr decay."""
+    """The limits of a run that are known at its beginning: its budget (None: unlimited) and its learning rates."""
 
     time: float | None = None
     updates: int | None = None
     rounds: int | None = None
-    lr_decay: float = 1.0  # the factor on the clients' learning rate at every server step
+    schedule: Schedule | None = None  # of the clients' learning rate; None: constant
 
 
 class ServerModel(Protocol):
@@ -119,19 +120,39 @@ class ServerView(NamedTuple):
         used = ((self.time, h.time), (self.accepted - 1, h.updates), (self.version, h.rounds))
         return min(1.0, max((max(done, 0) / end for done, end in used if end), default=0.0))
 
-    def rate(self, version: int) -> float:
-        """The clients' learning rate after `version` server steps, divided by the first one.
+    def rate(self, ticket: Ticket | None = None) -> float:
+        """The clients' learning rate as a factor on --lr: of a ticket's visit, or at this moment.
+
+        The rate at this moment is unknown under a schedule by clients' visits, and BadInput is raised.
 
         >>> rates = []
         >>> def look(update, view):
-        ...     rates.append(view.rate(view.version))
+        ...     rates.append((view.rate(update.ticket), view.rate()))
         ...     return update
         >>> method = tarry.Method("watched", correct=tarry.stateless(look))
-        >>> result = tarry.run(method, "digits", clients=2, updates=3, lr_decay=0.5)
+        >>> halved = "exponential:factor=0.5"
+        >>> result = tarry.run(method, "digits", clients=2, delay=[1, 1.5], updates=3, lr_schedule=halved)
         >>> rates
-        [1.0, 0.5, 0.25]
+        [(1.0, 1.0), (1.0, 0.5), (0.5, 0.25)]
         """
-        return self.limits.lr_decay**version
+        if self.limits.schedule is None:
+            return 1.0
+        return self.limits.schedule(self.schedule_input if ticket is None else ticket.schedule_input)
+
+    @property
+    def schedule_input(self) -> ScheduleInput:
+        """What the server's learning rate may depend on: server steps and virtual time.
+
+        >>> inputs = []
+        >>> def look(update, view):
+        ...     inputs.append(view.schedule_input)
+        ...     return update
+        >>> method = tarry.Method("watched", correct=tarry.stateless(look))
+        >>> result = tarry.run(method, "digits", clients=2, updates=2, delay=[1, 3])
+        >>> [(at.version, at.time) for at in inputs]
+        [(0, 1.0), (1, 2.0)]
+        """
+        return ServerScheduleInput(self.version, 0, self.time)
 
     @property
     def key(self) -> int:

@@ -30,10 +30,13 @@ _TAKEN = ("time", "updates", "score", "metrics", "label", "seed")  # names of ot
 
 
 class Accumulator(Protocol):
-    """What a metric keeps of the chunks of a test set; `value` is the metric over all of them."""
+    """What a metric keeps of the chunks of a test set; `value` is the metric over all of them.
+
+    One that computes several metrics at once returns a table of them by name.
+    """
 
     def update(self, outputs: Tensor, targets: Tensor, /) -> None: ...
-    def value(self) -> float: ...
+    def value(self) -> Any: ...
 
 
 @dataclass(frozen=True)

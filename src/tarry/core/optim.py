@@ -3,21 +3,24 @@
 init(w) → state        descend(w, g, state) → w, state        warm(first, second) → state, of an optimizer with moments
 
 `overwrite(w, g, state)` → state is the same arithmetic, to the bit, written to w, g and the state.
+
+Clipping is part of an optimizer: it limits the direction that a rule gives it to descend, as torch's clip_grad_norm_
+and clip_grad_value_ do before a step. Weight decay and momentum come after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .errors import BadInput, near
 
-__all__ = ["Optimizer", "make_optimizer"]
+__all__ = ["AdamNumbers", "Optimizer", "clip_norm", "make_optimizer"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,43 @@ class Optimizer:
     momentum: float = 0.0  # of sgd
     at: Callable[[Any], Optimizer] | None = None  # the same at another rate, which may be a tensor
     overwrite: Callable[[Tensor, Tensor, Any], Any] | None = None
+
+
+def clip_norm(g: Tensor, limit: float | None) -> Tensor:
+    """Return g, rescaled to the norm `limit` if it is longer."""
+    return g if limit is None else g * _norm_factor(g, limit)
+
+
+def _norm_factor(g: Tensor, limit: float) -> Tensor:
+    factor: Tensor = (limit / torch.linalg.vector_norm(g)).clamp(max=1)
+    return factor
+
+
+def _clipped(optimizer: Optimizer, norm: float | None, value: float | None) -> Optimizer:
+    """Return the optimizer with gradients clipped: first each entry to ±value, then the whole to a norm."""
+    if norm is None and value is None:
+        return optimizer
+    descend, overwrite, at = optimizer.apply_gradient, optimizer.overwrite, optimizer.at
+    assert overwrite is not None
+    assert at is not None
+
+    def clipped_descend(w: Tensor, g: Tensor, state: Any) -> tuple[Tensor, Any]:
+        g = g if value is None else g.clamp(-value, value)
+        return descend(w, clip_norm(g, norm), state)
+
+    def clipped_overwrite(w: Tensor, g: Tensor, state: Any) -> Any:
+        if value is not None:
+            g.clamp_(-value, value)
+        if norm is not None:
+            g.mul_(_norm_factor(g, norm))
+        return overwrite(w, g, state)
+
+    return replace(
+        optimizer,
+        apply_gradient=clipped_descend,
+        overwrite=clipped_overwrite,
+        at=lambda lr: _clipped(at(lr), norm, value),
+    )
 
 
 def _along(w: Tensor, g: Tensor, rate: Any) -> Tensor:
@@ -70,8 +110,19 @@ def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimizer:
     return Optimizer("sgd", init, descend, lr=lr, momentum=momentum, at=at, overwrite=overwrite)
 
 
-def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
-    b1, b2, eps = 0.9, 0.999, 1e-8
+class AdamNumbers(NamedTuple):
+    """β₁, β₂ and ε of Adam."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+
+_USUAL = AdamNumbers()
+
+
+def _adam(lr: Any, weight_decay: float, *, decoupled: bool, numbers: AdamNumbers) -> Optimizer:
+    b1, b2, eps = numbers
 
     def warm(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return first, second, torch.zeros((), dtype=torch.float64, device=first.device)
@@ -104,12 +155,21 @@ def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
         w.addcmul_(torch.div(m, scale, out=g), (lr / (1 - b1**t)).to(w.dtype), value=-1)
         return m, v, t
 
-    at = partial(_adam, weight_decay=weight_decay, decoupled=decoupled)
+    at = partial(_adam, weight_decay=weight_decay, decoupled=decoupled, numbers=numbers)
     return Optimizer("adamw" if decoupled else "adam", init, descend, warm, lr=lr, at=at, overwrite=overwrite)
 
 
-def make_optimizer(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """The optimizer of that name: sgd (momentum, weight decay), adam, adamw."""
+def make_optimizer(
+    name: str = "sgd",
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    numbers: AdamNumbers = _USUAL,
+) -> Optimizer:
+    """The optimizer of that name: sgd (momentum, weight decay), adam, adamw (β₁, β₂, ε); with clipped gradients."""
     problems = []
     if not lr > 0:
         problems.append(f"--lr {lr:g}: must be above 0")
@@ -119,10 +179,15 @@ def make_optimizer(name: str = "sgd", *, lr: float, momentum: float = 0.0, weigh
         problems.append(f"--momentum {momentum}: only --optimizer sgd has it")
     if not weight_decay >= 0:
         problems.append(f"--weight-decay {weight_decay}: must be 0 or more")
+    for flag, limit in (("--clip-norm", clip_norm), ("--clip-value", clip_value)):
+        if limit is not None and not limit > 0:
+            problems.append(f"{flag} {limit}: must be above 0")
     if name not in ("sgd", "adam", "adamw"):
         problems.append(f"--optimizer {name}: there is no such optimizer.{near(name, ['sgd', 'adam', 'adamw'])}")
     if problems:
         raise BadInput(problems)
     if name == "sgd":
-        return _sgd(lr, momentum, weight_decay)
-    return _adam(lr, weight_decay, decoupled=name == "adamw")
+        made = _sgd(lr, momentum, weight_decay)
+    else:
+        made = _adam(lr, weight_decay, decoupled=name == "adamw", numbers=numbers)
+    return _clipped(made, clip_norm, clip_value)

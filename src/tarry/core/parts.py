@@ -27,6 +27,7 @@ from torch import Tensor
 from .errors import BadInput
 from .idle_clients import IdleClients
 from .one_line import one_line
+from .schedule import Schedule
 from .task import Task
 from .tickets import NextStart, TicketExtras, Update
 
@@ -143,6 +144,7 @@ class Aggregate(Part[Update | None, Update | None]):
     next_wakeup: Callable[[Any, ServerView], float] | None = None
     dropped_extras: frozenset[str] = frozenset()  # the extras that the update passed on does not carry
     keeps_staleness: bool = False  # the update passed on has the largest staleness of those it stands for
+    steps_at_rate: bool = False  # the update passed on is at the clients' learning rate of the moment (view.rate())
 
 
 class MixStep(NamedTuple):
@@ -165,6 +167,7 @@ class Step(Part[Update, Tensor]):
 
     with_geodesic: Callable[[Geodesic], Step] | None = None  # the same step along another geodesic
     formula: MixStep | None = None  # for parts that compute the new weights a second time
+    with_schedule: Callable[[Schedule], Step] | None = None  # the same step with a schedule of its learning rate
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from .one_line import one_line
+from .schedule import ScheduleInput
 
 __all__ = [
     "CONTROL",
@@ -59,6 +60,16 @@ class Ticket(NamedTuple):
 
     def __repr__(self) -> str:
         return one_line(self)
+
+    @property
+    def schedule_input(self) -> ScheduleInput:
+        """What the learning rate of the visit may depend on.
+
+        >>> weights = torch.zeros(3)
+        >>> tarry.Ticket(7, 2, visit=1, version=5, time=12.0, sent=weights, anchor=weights).schedule_input
+        ScheduleInput(version=5, visit=1, time=12.0)
+        """
+        return ScheduleInput(self.version, self.visit, self.time)
 
 
 class _UpdateFields(NamedTuple):
@@ -151,6 +162,12 @@ class VisitJob(NamedTuple):
     payload: Mapping[str, Tensor] = NOTHING
     memory: Mapping[str, Tensor] = NOTHING
     version: int = 0  # server steps made when `anchor` was the global
+    time: float = 0.0  # of the hand-out
+
+    @property
+    def schedule_input(self) -> ScheduleInput:
+        """What the learning rate of the visit may depend on."""
+        return ScheduleInput(self.version, self.visit, self.time)
 
 
 class LocalResult(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from math import nan
 from pathlib import Path
@@ -80,11 +80,13 @@ def _load(setting: str, reference: str) -> Any:
         raise BadInput(f"{setting} = {reference}: it cannot be loaded ({type(e).__name__}: {first_line(e)})") from e
 
 
-def evaluator(reference: str, state: StateDict, *, legacy: bool) -> Callable[[Tensor], Scores]:
+def evaluator(
+    reference: str, state: StateDict, *, legacy: bool, names: Sequence[str] = ()
+) -> Callable[[Tensor], Scores]:
     """Return the evaluation of weights by a function of the app, with the signature that Flower's strategies give it.
 
     That is (round, ArrayRecord) → MetricRecord, and of legacy apps (round, list of arrays, {}) → (loss, metrics). The
-    score is its first entry with `acc` in its name, and the first with `loss`.
+    accuracy is its first entry with `acc` in its name, the loss the first with `loss`; `names` are further metrics.
     """
     function, calls = _load("evaluate", reference), 0
 
@@ -95,17 +97,23 @@ def evaluator(reference: str, state: StateDict, *, legacy: bool) -> Callable[[Te
         arrays, calls = state.arrays(weights), calls + 1
         if legacy:
             loss, metrics = function(calls, list(arrays.values()), {})
-            return _scores(metrics, float(loss))
+            return _scores(metrics, float(loss), names)
         found = dict(function(calls, ArrayRecord({name: Array(a) for name, a in arrays.items()})))
         loss = _named("loss", found)
-        return _scores(found, nan if loss is None else loss)
+        return _scores(found, nan if loss is None else loss, names)
 
     return evaluate
 
 
-def _scores(found: Mapping[str, Any], loss: float) -> dict[str, float]:
+def _scores(found: Mapping[str, Any], loss: float, names: Sequence[str]) -> dict[str, float]:
+    if missing := [name for name in names if not isinstance(found.get(name), int | float)]:
+        known = ", ".join(map(str, found)) or "nothing"
+        raise BadInput(
+            f"--metric {missing[0]}: the app's function `evaluate` returns {known}; have it return this, too"
+        )
     accuracy = _named("acc", found)
-    return {**({} if accuracy is None else {"accuracy": accuracy}), "loss": loss}
+    usual = {} if accuracy is None else {"accuracy": accuracy}
+    return {**{name: float(found[name]) for name in names}, **usual, "loss": loss}
 
 
 def _named(part: str, metrics: Mapping[str, Any]) -> float | None:

@@ -20,7 +20,7 @@ from ..config.components import REGISTRIES
 from ..config.spec import Spec
 from ..config.spec import settings as run_settings
 from ..core.errors import BadInput, near
-from ..core.registry import Param
+from ..core.parameter import Param
 from .app_code import file_of_model
 
 __all__ = ["DeployConfig", "Options", "read_config"]

@@ -7,7 +7,7 @@ LegacyAppProtocol   apps with a client_fn (NumPyClient): the records of Flower's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import nan
 
 import numpy as np
@@ -85,7 +85,9 @@ class FlowerAppProtocol:
 
     has_tokens = False
 
-    def __init__(self, state: StateDict, *, dtype: torch.dtype, lr: float, has_identities: bool = False):
+    def __init__(
+        self, state: StateDict, *, dtype: torch.dtype, lr: Callable[[Ticket], float], has_identities: bool = False
+    ):
         self._state, self._schema, self._lr = state, state.schema(dtype), lr
         self.has_identities = has_identities  # its nodes run tarry.deploy.fork_server, which answers for the app
 
@@ -104,7 +106,7 @@ class FlowerAppProtocol:
         return self._request(node, "evaluate", {}, weights, ttl)
 
     def _fields(self, ticket: Ticket) -> dict[str, FieldValue]:
-        return {"server-round": ticket.version + 1, "lr": self._lr}
+        return {"server-round": ticket.version + 1, "lr": self._lr(ticket)}
 
     def _request(self, node: int, kind: str, fields: Mapping[str, FieldValue], weights: Tensor, ttl: float) -> Request:
         return Request(node, kind, fields, self._state.arrays(weights), ttl)
@@ -121,7 +123,7 @@ class LegacyAppProtocol(FlowerAppProtocol):
     """For apps with a client_fn: tensors have positions in place of names, and replies do not say shapes and types."""
 
     def _fields(self, ticket: Ticket) -> dict[str, FieldValue]:
-        return {"server_round": ticket.version + 1, "lr": self._lr}
+        return {"server_round": ticket.version + 1, "lr": self._lr(ticket)}
 
     def _request(self, node: int, kind: str, fields: Mapping[str, FieldValue], weights: Tensor, ttl: float) -> Request:
         arrays = {str(i): a for i, a in enumerate(self._state.arrays(weights).values())}

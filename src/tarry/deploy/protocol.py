@@ -113,6 +113,7 @@ class TarryProtocol:
             "client": ticket.client,
             "visit": ticket.visit,
             "version": ticket.version,
+            "time": ticket.time,
             "kept": memory_visit,
         }
         payload = {PAYLOAD + k: v.detach().cpu().numpy() for k, v in ticket.payload.items()}

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.metric import Scores
+    from ..core.tickets import Ticket
     from ..runs.build import BuiltRun
+    from ..runs.tracking import Tracking
+    from ..training.visit import LocalWork
     from .config import DeployConfig
     from .flower_app import StateDict
     from .protocol import Protocol
@@ -91,6 +94,7 @@ def serve(connected: Callable[[int], MessageGrid], setting: DeployConfig) -> str
     from ..record.storage import make_folder, write_atomic
     from .local.processes import began
     from .server.monitor import monitoring
+    from .server.result import write
     from .server.storage_pause import continue_when_writable
     from .server.traces import tracing
 
@@ -113,11 +117,18 @@ def serve(connected: Callable[[int], MessageGrid], setting: DeployConfig) -> str
     unused = [built]  # a driver takes the model away: the next one, after a pause, needs another
 
     def drive() -> str:  # again after a pause, with the same connections
-        driver = _driver(grid, setting, unused.pop() if unused else _build(setting), folder)
+        ours = unused.pop() if unused else _build(setting)
+        tracking = _tracking(ours, folder)
+        driver = _driver(grid, setting, ours, folder, tracking)
         try:
             process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
             write_atomic(folder / "server.json", json.dumps(process).encode())
-            return _run_driver(driver, built, folder, should_stop, monitor)
+            why = _run_driver(driver, built, folder, should_stop, monitor)
+            if why != "stopped":
+                result = write(driver, built, folder)
+                if tracking is not None:
+                    tracking.end(result)
+            return why
         finally:
             driver.close()
 
@@ -143,7 +154,7 @@ def _run_driver(
 ) -> str:
     from ..record.result import write_progress
     from .local.log_rotation import rotate_logs
-    from .server.result import so_far, write
+    from .server.result import so_far
 
     shown = [-1, 0.0]
 
@@ -161,8 +172,6 @@ def _run_driver(
     log.info("tarry %s, run %s: %d updates so far", __version__, driver.grid.run, driver.engine.updates)
     why = driver.run(should_stop, on_progress=on_progress)
     log.info("ended: %s after %d updates", why, driver.engine.updates)
-    if why != "stopped":
-        write(driver, built, folder)
     return why
 
 
@@ -239,7 +248,17 @@ def _has_remote_data(setting: DeployConfig) -> bool:
     return setting.options.data == "own" or setting.options.client != "tarry"
 
 
-def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
+def _tracking(built: BuiltRun, folder: Path) -> Tracking | None:
+    """The trackers of the federation; the clock is the wall's."""
+    from ..runs.tracking import Tracking, build_trackers
+
+    trackers, layers = build_trackers(built.spec), [layer.name for layer in built.layout.layers]
+    if not trackers:
+        return None
+    return Tracking(built.spec, trackers, task=built.task.name, folder=folder, layers=layers)
+
+
+def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path, tracking: Tracking | None) -> Driver:
     from ..core.storage import read_toml
     from .server.driver import Driver, DriverConfig
     from .server.open_tickets import max_tickets_per_client
@@ -271,6 +290,7 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         monitor=built.monitor(),
         measure=built.health_measure(),
         known=known,
+        tracking=tracking,
     )
 
 
@@ -298,7 +318,13 @@ def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protoc
         )
     kind = LegacyAppProtocol if setting.options.client == "legacy" else FlowerAppProtocol
     by_name = setting.options.identity == "name"
-    return kind(_state_dict(built), dtype=dtype, lr=built.spec.lr, has_identities=by_name)
+    return kind(_state_dict(built), dtype=dtype, lr=_lr_of(built.work), has_identities=by_name)
+
+
+def _lr_of(work: LocalWork) -> Callable[[Ticket], float]:
+    """Return the learning rate that a ticket tells a client."""
+    at = work.optimizer_at
+    return lambda ticket: (work.optimizer if at is None else at(ticket.schedule_input)).lr
 
 
 def _state_dict(built: BuiltRun) -> StateDict:
@@ -314,4 +340,5 @@ def _evaluator(setting: DeployConfig, built: BuiltRun) -> Callable[[Tensor], Sco
     o = setting.options
     if o.evaluate is None:
         return built.take_evaluator()
-    return evaluator(o.evaluate, _state_dict(built), legacy=o.client == "legacy")
+    names = [m.name for m in built.metrics if m.name not in ("accuracy", "loss")]
+    return evaluator(o.evaluate, _state_dict(built), legacy=o.client == "legacy", names=names)

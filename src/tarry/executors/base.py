@@ -44,7 +44,7 @@ class Executor(Protocol):
 
 def visit_job(t: Ticket, memory: Mapping[str, Tensor]) -> VisitJob:
     """Return what the training loop needs of a ticket, with the memory of its client."""
-    return VisitJob(t.number, t.client, t.visit, t.sent, t.payload, memory, t.version)
+    return VisitJob(t.number, t.client, t.visit, t.sent, t.payload, memory, t.version, t.time)
 
 
 class RemoteError(NamedTuple):

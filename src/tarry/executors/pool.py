@@ -104,8 +104,8 @@ def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup) -> Non
     threading.Thread(target=_read, args=(conn, jobs), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while (message := jobs.get()) is not None:
-            slot, number, client, visit, version, payload, memory = message
-            job = VisitJob(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory), version)
+            slot, number, client, visit, payload, memory, *counted = message
+            job = VisitJob(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory), *counted)
             try:
                 out = train(job, model, rule=setup.rule, work=setup.work, seed=setup.seed)
             except Exception as e:
@@ -176,7 +176,8 @@ class Pool(QueueingExecutor[int]):
         slot, t = self._free[worker].pop(), visit.ticket
         self._worker_of[number] = worker
         self._inbox[slot].copy_(t.sent)
-        message = (slot, number, t.client, t.visit, t.version, _to_numpy(t.payload), _to_numpy(visit.memory))
+        carried = _to_numpy(t.payload), _to_numpy(visit.memory)
+        message = (slot, number, t.client, t.visit, *carried, t.version, t.time)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # lost: first read what it answered before
             self._conns[worker].send(message)
 

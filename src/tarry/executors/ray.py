@@ -231,7 +231,7 @@ class Ray(QueueingExecutor[_TrainingActor]):
     def _send(self, worker: _TrainingActor, number: int, visit: QueuedVisit) -> None:
         self._cluster.check()
         t = visit.ticket
-        optimizer = None if self._optimizer_at is None else self._optimizer_at(t.version)
+        optimizer = None if self._optimizer_at is None else self._optimizer_at(t.schedule_input)
         refs = [self._store.ref(tensor) for tensor in (t.sent, *t.payload.values())]
         who = (number, t.client, t.visit)
         answer = worker.actor.train.remote(who, optimizer, _arrays(visit.memory), tuple(t.payload), *refs)

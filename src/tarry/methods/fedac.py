@@ -36,6 +36,7 @@ the c of its time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -44,6 +45,7 @@ from torch import Tensor
 from ..core.local_rule import LocalRule
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Correct, Step
+from ..core.schedule import Schedule
 from ..core.search_space import OneOf, Range
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, TicketExtras, Update
@@ -51,6 +53,7 @@ from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
 from ..parts.checks import above, at_least, check, decay, share
 from ..parts.manifold import inner
 from ..parts.moments import Second, adam
+from ..parts.step import scheduled
 from ..parts.variates import CHANGE, VARIATE, Control, VariateRule
 from .registry import methods
 
@@ -107,7 +110,9 @@ def weighted_buffer(size: int, *, correction: bool) -> Aggregate:
     )
 
 
-def prospective(eta: float, beta1: float, second: Second | None, eps: float) -> Step:
+def prospective(
+    eta: float, beta1: float, second: Second | None, eps: float, *, schedule: Schedule | None = None
+) -> Step:
     """W ← W + η m̂ / (√v + ε), or W + η m̂ where there is no v."""
 
     def init(weights: Tensor) -> dict[str, Tensor]:
@@ -118,15 +123,16 @@ def prospective(eta: float, beta1: float, second: Second | None, eps: float) -> 
         goes = goes if update.weight == 1 else goes * update.weight
         delta, w = goes[:n], view.weights[:n]
         m = torch.lerp(delta, state["m"], beta1)
-        ahead, moments = torch.lerp(delta, m, beta1), {"m": m}
+        ahead, moments, eta_t = torch.lerp(delta, m, beta1), {"m": m}, scheduled(eta, schedule, view)
         if second is None:
-            new = torch.add(w, ahead, alpha=eta)
+            new = torch.add(w, ahead, alpha=eta_t)
         else:
             v = moments["v"] = second(state["v"], delta)
-            new = torch.addcdiv(w, ahead, v.sqrt().add_(eps), value=eta)
+            new = torch.addcdiv(w, ahead, v.sqrt().add_(eps), value=eta_t)
         return torch.cat([new, view.weights[n:] + goes[n:]]) if view.layout.stats else new, moments
 
-    return Step(apply, init)
+    again = partial(prospective, eta, beta1, second, eps)
+    return Step(apply, init, with_schedule=lambda schedule: again(schedule=schedule))
 
 
 @methods.register(

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ __all__ = ["mifa"]
 class MemoryMean(EpochServer):
     """W ← W − η_t (1/N) Σ G_i at the end of each round. The cache holds the −G_i, which point downhill."""
 
+    steps_at_rate: ClassVar[bool] = True
     wait: bool  # no step before all clients have reported once
 
     def init(self, weights: Tensor) -> RowCache:

@@ -42,8 +42,8 @@ from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
 from ..core.idle_clients import IdleClients
 from ..core.method import Method, ServerView
+from ..core.parameter import AtMost
 from ..core.parts import Dispatch
-from ..core.registry import AtMost
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import round_mean

@@ -121,7 +121,7 @@ def _classes() -> dict[str, Any]:
     """Return the classes of torchmetrics by name."""
     with optional_import("torchmetrics"):
         modules = [import_module(name) for name in _MODULES]
-    named = {name: getattr(module, name, None) for module in reversed(modules) for name in module.__all__}
+    named = {name: getattr(module, name, None) for module in modules for name in module.__all__}
     return {name: kind for name, kind in named.items() if isinstance(kind, type)}
 
 

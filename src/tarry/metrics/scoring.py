@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,11 @@ class Scoring:
 
     def values(self) -> dict[str, float]:
         """Return the value of each metric by name, without the loss."""
-        return {metric.name: metric.check_value(accumulator.value()) for metric, accumulator in self._accumulators}
+        found: dict[str, float] = {}
+        for metric, accumulator in self._accumulators:
+            value = accumulator.value()
+            found |= value if isinstance(value, Mapping) else {metric.name: metric.check_value(value)}
+        return found
 
 
 class _AllExamples:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ __all__ = ["EpochServer", "EpochState", "at_epoch_ends", "at_rate", "ends", "epo
 
 class EpochServer(ABC):
     """Base of methods that step once per epoch: what they do with its updates. Each has its own type of state."""
+
+    steps_at_rate: ClassVar[bool] = False  # its steps are at the clients' learning rate of the moment (`at_rate`)
 
     @property
     def offers(self) -> bool:
@@ -89,12 +91,12 @@ def storable(update: Update, view: ServerView) -> Tensor:
 
 def per_rate(entry: Tensor, update: Update, view: ServerView) -> Tensor:
     """Return an update's entry with its displacement over the rate that the client had, in terms of the first."""
-    return _scale(entry, 1 / view.rate(update.ticket.version), view)
+    return _scale(entry, 1 / view.rate(update.ticket), view)
 
 
 def at_rate(entry: Tensor, view: ServerView) -> Tensor:
     """Return the entry with its displacement at the rate of work handed out now."""
-    return _scale(entry, view.rate(view.version), view)
+    return _scale(entry, view.rate(), view)
 
 
 def _scale(entry: Tensor, share: float, view: ServerView) -> Tensor:
@@ -158,6 +160,7 @@ def epoch_aggregate(length: float | None, server: EpochServer) -> Aggregate:
         on_instant_end=on_instant_end,
         next_wakeup=next_wakeup,
         dropped_extras=frozenset({CONTROL}),
+        steps_at_rate=server.steps_at_rate,
     )
 
 

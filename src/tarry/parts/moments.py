@@ -15,6 +15,7 @@ adaptive step, whose η is a length and not a share, they go to t = 1.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -24,11 +25,13 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import ServerView
 from ..core.parts import Step
+from ..core.schedule import Schedule
 from ..core.tickets import Update
 from ..vector.blocks import blocks
 from ..vector.fused import as_scalar, kernels_for, partition
 from ..vector.pool import empty_pooled
 from .checks import above, check, decay
+from .step import scheduled
 
 __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 
@@ -79,8 +82,12 @@ def adaptive(
     v0: float = 0.0,
     amsgrad: bool = False,
     late: Callable[[int], float] | None = None,
+    schedule: Schedule | None = None,
 ) -> Step:
-    """W ← W + η_t m / (√v + ε), m = 0 and v = v0 at first. `late`: η_t by the update's staleness; None: always η."""
+    """W ← W + η_t m / (√v + ε), m = 0 and v = v0 at first. `late`: η_t by the update's staleness; None: always η.
+
+    A schedule multiplies η_t.
+    """
     _rate(eta)
     check(decay(beta1=beta1), above(0, eps=eps))
 
@@ -91,6 +98,7 @@ def adaptive(
     def apply(update: Update, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
         moved, w = view.displacement(update), view.layout.params(view.weights)
         delta, eta_t = _weigh(update, moved, view), eta if late is None else late(update.staleness)
+        eta_t = scheduled(eta_t, schedule, view)
         old = {name: x.expand_as(delta) for name, x in state.items()}
         moments = {name: empty_pooled(delta) for name in state if name != "m" or beta1}
         new, names = empty_pooled(w), list(moments)
@@ -105,7 +113,8 @@ def adaptive(
             torch.addcdiv(w_, m, torch.sqrt(v, out=out).add_(eps), value=eta_t, out=out)
         return _with_statistics(new, moved, update.weight, view), {**state, **moments}
 
-    return Step(apply, init)
+    again = partial(adaptive, eta, second, beta1=beta1, eps=eps, v0=v0, amsgrad=amsgrad, late=late)
+    return Step(apply, init, with_schedule=lambda schedule: again(schedule=schedule))
 
 
 def _in_one_pass(
@@ -130,7 +139,7 @@ def _in_one_pass(
     return True
 
 
-def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
+def momentum(eta: float, beta: float, *, nesterov: bool = False, schedule: Schedule | None = None) -> Step:
     """W ← W + η v with v ← β v + Δ, from v = 0."""
     _rate(eta)
     check(decay(beta=beta))
@@ -140,9 +149,12 @@ def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
         delta = _weigh(update, moved, view)
         v = torch.add(delta, state["v"], alpha=beta)
         way = torch.add(delta, v, alpha=beta) if nesterov else v
-        return _with_statistics(torch.add(w, way, alpha=eta), moved, eta * update.weight, view), {"v": v}
+        eta_t = scheduled(eta, schedule, view)
+        return _with_statistics(torch.add(w, way, alpha=eta_t), moved, eta_t * update.weight, view), {"v": v}
 
-    return Step(apply, lambda weights: {"v": weights.new_zeros(())})
+    again = partial(momentum, eta, beta, nesterov=nesterov)
+    init = lambda weights: {"v": weights.new_zeros(())}  # noqa: E731
+    return Step(apply, init, with_schedule=lambda schedule: again(schedule=schedule))
 
 
 def _weigh(update: Update, moved: Tensor, view: ServerView) -> Tensor:

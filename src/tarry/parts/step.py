@@ -3,6 +3,8 @@
     add     t = η, to W + Δ          the displacement is trusted
     mix     t = β s(τ), to W_m       the position is trusted
 
+η is a learning rate, and may have a schedule; β is a share of the way.
+
 The geodesic is a straight line by default (parts.manifold). The update's weight, from a correct part, scales t. Running
 statistics go straight, at most to t = 1.
 """
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from ..core.method import Geodesic, ServerView
 from ..core.parts import MixStep, Step
+from ..core.schedule import Schedule
 from ..core.tickets import Update
 from ..vector.blocks import blocks
 from ..vector.pool import empty_pooled
@@ -21,17 +24,26 @@ from .checks import above, check, share
 from .manifold import line, step_along, travel
 from .staleness import Decay
 
-__all__ = ["add", "mix", "mix_vectors"]
+__all__ = ["add", "mix", "mix_vectors", "scheduled"]
 
 
-def add(eta: float = 1.0, *, along: Geodesic = line) -> Step:
+def add(eta: float = 1.0, *, along: Geodesic = line, schedule: Schedule | None = None) -> Step:
     """W ← W + η Δ."""
     check(above(0, eta=eta))
 
     def apply(update: Update, state: None, view: ServerView) -> tuple[Tensor, None]:
-        return step_along(along, view, eta * update.weight, update), state
+        return step_along(along, view, scheduled(eta, schedule, view) * update.weight, update), state
 
-    return Step(apply, with_geodesic=lambda geodesic: add(eta, along=geodesic))
+    return Step(
+        apply,
+        with_geodesic=lambda geodesic: add(eta, along=geodesic, schedule=schedule),
+        with_schedule=lambda schedule: add(eta, along=along, schedule=schedule),
+    )
+
+
+def scheduled(eta: float, schedule: Schedule | None, view: ServerView) -> float:
+    """Return η, times the factor of its schedule if it has one."""
+    return eta if schedule is None else eta * schedule(view.schedule_input)
 
 
 def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) -> Step:

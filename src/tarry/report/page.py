@@ -12,7 +12,7 @@ from ..record.storage import make_folder, write_atomic
 from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
 from .formatting import NONE, TableCell, duration, grid, key_findings, legend, pluralize, warning_lines
-from .plots import score_over_time, score_over_updates, staleness_bars
+from .plots import metric_over_time, score_over_time, score_over_updates, staleness_bars
 from .significance import Significance, significance, significance_grid
 from .tables import Summary, clock, finite_or_none
 
@@ -175,6 +175,7 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
             f"The same {what} against the number of client updates the server accepted: how much each one taught, "
             "whatever time it took.",
         ),
+        *_other_metrics(results, summary),
         "<h2>Staleness</h2>",
         _picture(
             staleness_bars(results),
@@ -182,6 +183,19 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
             "update. The narrow bar is the mean; 95 % of the updates lie within the wide one.",
         ),
     ]
+
+
+def _other_metrics(results: Sequence[Result], summary: Summary) -> list[str]:
+    """Return a picture of each further metric over time."""
+    parts = []
+    for metric in summary.others:
+        better = "higher" if metric.higher_is_better else "lower"
+        picture = metric_over_time(results, summary, metric)
+        parts += [
+            f"<h3>{_title(metric.name)} over {summary.clock}</h3>",
+            _picture(picture, f"{better} is better.".capitalize()),
+        ]
+    return parts
 
 
 def _title(name: str) -> str:

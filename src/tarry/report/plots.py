@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import StringIO
 from math import inf
 from textwrap import fill
@@ -35,6 +36,7 @@ __all__ = [
     "draw_curve",
     "legend",
     "line_style",
+    "metric_over_time",
     "render",
     "rescale",
     "staleness_bars",
@@ -74,6 +76,17 @@ def score_over_time(results: Sequence[Result], summary: Summary) -> str:
         "over-time",
         f"Test {summary.metric.name} over {summary.clock}",
         lambda figure: _curves(figure, results, summary, over="time", scale=length, xlabel=f"{summary.clock} ({unit})"),
+    )
+
+
+def metric_over_time(results: Sequence[Result], summary: Summary, metric: Metric) -> str:
+    """Return the same plot of another metric, without a target."""
+    shown = replace(summary, metric=metric, target=None)
+    unit, length = time_unit(max((p.time for r in results for p in r.curve), default=0.0))
+    return render(
+        re.sub(r"[^a-z0-9]+", "-", f"{metric.name}-over-time".lower()),
+        f"Test {metric.name} over {summary.clock}",
+        lambda figure: _curves(figure, results, shown, over="time", scale=length, xlabel=f"{summary.clock} ({unit})"),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config.components import CROSSES, Choice, errors_under_flag
+from ..config.components import CROSSES, REGISTRIES, Choice, errors_under_flag
 from ..config.number_errors import errors_of_extreme_numbers
 from ..config.spec import Spec
 from ..core.client_table import SpillPolicy
@@ -25,7 +25,8 @@ from ..core.compose import PARTS, compose
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits
-from ..core.metric import Scores
+from ..core.metric import Metric, Scores
+from ..core.schedule import Schedule
 from ..core.server import Server
 from ..core.shards import client_sizes
 from ..core.task import Task
@@ -48,13 +49,15 @@ from .build_task import (
     dtype_of,
     limit_of,
 )
+from .client_statistics import client_metrics, with_client_scores
+from .learning_rates import client_schedule, optimizer_by, with_server_schedule
 from .personalize import check as check_personalisation
 from .task_metrics import check_metrics, metrics_in, with_metrics
 
 __all__ = ["BuiltRun", "build_run"]
 
 _MONITORED_INPUTS = 1000  # unlabeled ones, on which the model's outputs are monitored
-_OPTIMIZER = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay")
+_OPTIMIZER = ("optimizer", "lr", "lr_decay", "lr_schedule", "momentum", "weight_decay", "clip_norm", "clip_value")
 
 
 @dataclass(frozen=True)
@@ -72,18 +75,19 @@ class BuiltRun:
     budget: Budget
     eval_every: float
     notices: tuple[str, ...] = ()
+    schedule: Schedule | None = None  # of the clients' learning rate
 
     def server(self, cache: Path | None = None, *, n_clients: int | None = None) -> Server:
         """The server of the method with the first weights: a simulator and a deployment both drive it."""
         s = self.spec
-        decay = 1.0 if self.method.local.own_optimizer else s.lr_decay
+        schedule = None if self.method.local.own_optimizer else self.schedule
         return Server(
             self.method,
             self.first_weights(),
             layout=self.layout,
             n_clients=n_clients or len(self.task.clients),
             seed=s.seed,
-            limits=RunLimits(self.budget.time, self.budget.updates, self.budget.rounds, decay),
+            limits=RunLimits(self.budget.time, self.budget.updates, self.budget.rounds, schedule),
             model=FlatServerModel(self.bound()) if self.method.needs_unlabeled else None,
             diagnose=s.diagnose,
             spill=self.room(cache),
@@ -135,31 +139,40 @@ class BuiltRun:
 
     def take_evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
-        examples = self.task.during_run.test
-        if examples is None:
+        task = self._scored(self.task.during_run)
+        if task.test is None:
             return None
-        lent = LentWeights(self.module, self.layout, self.task, self.work.optimizer)
-        return partial(lent.evaluate, examples=examples)
+        return partial(LentWeights(self.module, self.layout, task, self.work.optimizer).evaluate, examples=task.test)
 
     def evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The metrics on the validation set, or else on the test set; None where the task has neither."""
-        examples = self.task.during_run.test
-        if examples is None:
+        task = self._scored(self.task.during_run)
+        if task.test is None:
             return None
-        bound = self.bound()
-        return lambda weights: bound.evaluate(weights, examples)
+        bound = replace(self, task=task).bound()
+        return partial(bound.evaluate, examples=task.test)
 
     def test_scores(self, weights: Tensor, *, lent: bool = False) -> Scores | None:
         """Return the metrics of final weights on the test set, where there is a validation set as well, else None.
 
         `lent`: the model's own tensors were taken by `take_evaluator`.
         """
-        task = self.task
+        task = self._scored(self.task)
         if task.validation is None or task.test is None:
             return None
         if lent:
             return LentWeights(self.module, self.layout, task, self.work.optimizer).evaluate(weights, task.test)
-        return self.bound().evaluate(weights, task.test)
+        return replace(self, task=task).bound().evaluate(weights, task.test)
+
+    def _scored(self, task: Task) -> Task:
+        """The task as it is evaluated: with --client-metrics, its metrics are also those of clients."""
+        return with_client_scores(task) if self.spec.client_metrics else task
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What an evaluation measures, the score first, without what computes it."""
+        of_clients = client_metrics(self.task) if self.spec.client_metrics else ()
+        return tuple(m.description for m in (*metrics_in(self.task), *of_clients))
 
     def early_stopping(self) -> EarlyStopping | None:
         """The rule that ends the run when the validation score stops to improve; None without --patience."""
@@ -179,6 +192,7 @@ def build_run(spec: Spec, *, has_examples: bool = True) -> BuiltRun:
 
 def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     method, replaced = _build_method(spec)
+    schedule = client_schedule(spec, method)
     task, notices = _build_data(spec, method) if has_examples else (_without_examples(spec, method), ())
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
@@ -187,7 +201,8 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec), flags=_flags(spec)).to(spec.device)
     task = with_metrics(task, spec, check_model_and_loss(task, module) if has_examples else None)
     with generator_held():
-        layout, work = Layout.of(module, task.clients[0][0][:2].clone() if has_examples else None), _work(spec)
+        layout = Layout.of(module, task.clients[0][0][:2].clone() if has_examples else None)
+    work = _work(spec, schedule)
     with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)
@@ -205,8 +220,8 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
     notices += (*_unscored_notice(spec, method), *replaced, *getattr(delay, "notices", ()))
-    built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
-    if named_metrics and (evaluate := built.evaluator()) is not None:
+    built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices, schedule)
+    if (named_metrics or spec.client_metrics) and (evaluate := built.evaluator()) is not None:
         check_metrics(evaluate, built.first_weights())
     if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):
@@ -229,6 +244,7 @@ def _build_method(spec: Spec) -> tuple[Method, list[str]]:
     labels = {group: spec.name_of(group) for group in ("method", "distill", *others)}
     base = build("method")
     method = compose(base, others, distill=build("distill"), manifold=manifold, labels=labels)
+    method = with_server_schedule(spec, method)
     if any(getattr(spec, cross) is not None for cross in CROSSES):
         method = replace(method, name=spec.label)
     if spec.diagnose:
@@ -243,7 +259,7 @@ def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
     out = [*notices]
     if method.local.own_optimizer:
         given = [n for n in _OPTIMIZER if getattr(spec, n) != getattr(Spec, n)]
-        flags = " ".join(f"--{n.replace('_', '-')} {getattr(spec, n)}" for n in given)
+        flags = " ".join(f"--{n.replace('_', '-')} {_shown(spec, n)}" for n in given)
         out += [f"{flags} changes nothing: these clients have an optimizer of their own"] if given else []
     if method.needs_unlabeled:
         task, default = add_unlabeled(task, spec)
@@ -272,15 +288,20 @@ def _flags(spec: Spec) -> str:
     return f"--task {spec.name_of('task').partition(':')[0]}{''.join(numbers)}"
 
 
+def _shown(spec: Spec, name: str) -> str:
+    """Return a setting as text, a component or a function by its name."""
+    return spec.name_of(name) if name in REGISTRIES else str(getattr(spec, name))
+
+
 def _local_flag(spec: Spec) -> str:
     """The flag that chose what clients do."""
     return "local" if spec.local is not None else "method"
 
 
-def _work(spec: Spec) -> LocalWork:
-    batch = None if spec.batch == "all" else spec.batch
-    later = None if spec.lr_decay == 1 else spec.client_optimizer
-    return LocalWork(spec.client_optimizer(), epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=later)
+def _work(spec: Spec, schedule: Schedule | None) -> LocalWork:
+    batch, optimizer = None if spec.batch == "all" else spec.batch, spec.client_optimizer()
+    optimizer_at = None if schedule is None else optimizer_by(optimizer, schedule)
+    return LocalWork(optimizer, epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=optimizer_at)
 
 
 def _check_task(spec: Spec, method: Method, task: Task) -> None:

@@ -42,6 +42,7 @@ from .progress_bars import comparison_bar
 from .result import SpecModel
 from .run import files_of
 from .specs import specs_of
+from .tracking import ComparisonTracking
 from .tuning.tuned_file import TUNED, TunedSettings, tuned_settings
 from .tuning.tuned_specs import tuned_specs
 from .tuning.tuning import Tuning
@@ -121,7 +122,8 @@ def compare_specs(
     if out is not None and tuned is not None:
         make_folder(out)
         write_atomic(out / TUNED, tuned.toml.encode())
-    results = run_jobs(jobs, workers=workers, show=show)
+    tracking = None if specs[0].track is None else ComparisonTracking(specs[0], out)
+    results = run_jobs(jobs, workers=workers, show=show, group=None if tracking is None else tracking.record)
     results = [replace(result, builder=SpecModel(spec)) for spec, result in zip(specs, results, strict=True)]
     comparison = Comparison(
         tuple(results), summarize(results), out, reused=found, tuned="" if tuned is None else tuned.note()
@@ -129,6 +131,8 @@ def compare_specs(
     if out is not None:
         write_atomic(out / SIGNIFICANCE, significance_json(comparison.significance).encode())
         write_atomic(out / "compare.json", to_json(comparison.summary).encode())
+    if tracking is not None:
+        tracking.end(results, comparison.summary)
     return comparison
 
 

@@ -7,17 +7,14 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..core.errors import (
-    errors_as_keywords,
-    near,
-)
+from ..core.errors import BadInput, errors_as_keywords, near
 from ..core.metric import other_metrics
 from ..core.printable import html_text, markdown_text, printable
 from ..core.registry import UnknownName
 from ..record.result import Result
-from ..record.views import CurveX, data_frame, metric_named, plot_curve
+from ..record.views import CurveX, curve_rows, data_frame, metric_named, plot_curve
 from ..report.page import write_page
 from ..report.plots import draw_curve
 from ..report.significance import Significance, significance
@@ -148,14 +145,27 @@ class Comparison(Sequence[Result]):
         write_page(path, self, self.summary, title="Comparison", settings=runs, notices=self.skipped)
         return path
 
-    def to_frame(self) -> DataFrame:
-        """Return a pandas data frame with a row for each run: its numbers, without curves and weights.
+    def to_frame(self, rows: Literal["runs", "evaluations"] = "runs") -> DataFrame:
+        """Return a pandas data frame with a row for each run, or for each evaluation of each run.
+
+        The row of a run has its numbers, without curves and weights.
 
         >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
         >>> c.to_frame().groupby("label").final_accuracy.count().to_dict()
         {'fedasync': 2, 'fedavg': 2}
+        >>> list(c.to_frame("evaluations").columns)
+        ['label', 'seed', 'time', 'updates', 'accuracy', 'loss']
         """
-        return data_frame(with_axis_columns(_numbers(run)) for run in self.results)
+        if rows not in ("runs", "evaluations"):
+            raise BadInput(f"rows={rows!r}: must be runs or evaluations")
+        if rows == "runs":
+            return data_frame(with_axis_columns(_numbers(run)) for run in self.results)
+        curves = [(run, *curve_rows(run)) for run in self.results]
+        return data_frame(
+            {"label": run.label, "seed": run.seed, **dict(zip(columns, row, strict=True))}
+            for run, points, columns in curves
+            for row in points
+        )
 
     def plot(self, x: CurveX = "time", y: str = "score", ax: Axes | None = None) -> Axes:
         """Draw each label's mean curve, of the score or the metric y, and a band of one sd over seeds; return the axes.

@@ -22,20 +22,26 @@ from ..record.run_folder import RunFolder, object_comments
 from .parallel import Jobs, RunOne, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
 from .run import EXECUTION_SETTINGS, Progress, changed_files, resume_folder, run_spec
+from .tracking import GroupRecord
 
 __all__ = ["check_folder", "run_folder_of", "run_jobs", "run_or_resume"]
 
 
-def run_jobs(jobs: Jobs, *, workers: int, show: ShowProgress, one: RunOne | None = None) -> list[Result]:
-    """Return the results of runs, of which `workers` go at a time; `one` does a run in place of `run_or_resume`."""
-    first = jobs[0][0]
+def run_jobs(
+    jobs: Jobs, *, workers: int, show: ShowProgress, one: RunOne | None = None, group: GroupRecord | None = None
+) -> list[Result]:
+    """Return the results of runs, of which `workers` go at a time; `one` does a run in place of `run_or_resume`.
+
+    `group` is the comparison as the trackers of its runs know it.
+    """
+    first, run_one = jobs[0][0], one or partial(run_or_resume, group=group)
     if first.executor == "ray":
-        return _on_ray(jobs, workers, show, one or run_or_resume)
+        return _on_ray(jobs, workers, show, run_one)
     if workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
-        run_one = one or partial(run_or_resume, trials=TrialCache())
-        return [run_one(s, f, lambda p, i=i, s=s: show(i, s, p)) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
+        alone = one or partial(run_or_resume, trials=TrialCache(), group=group)
+        return [alone(s, f, lambda p, i=i, s=s: show(i, s, p)) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     at_once, timeout = min(workers, len(jobs)), first.worker_timeout
-    return run_in_processes(jobs, one=one or run_or_resume, workers=at_once, show=show, timeout=timeout)
+    return run_in_processes(jobs, one=run_one, workers=at_once, show=show, timeout=timeout)
 
 
 def run_folder_of(out: Path, spec: Spec) -> Path:
@@ -79,13 +85,17 @@ def _format(value: Any) -> str:
 
 
 def run_or_resume(
-    spec: Spec, folder: Path | None, progress: Callable[[Progress], None], trials: TrialCache | None = None
+    spec: Spec,
+    folder: Path | None,
+    progress: Callable[[Progress], None],
+    trials: TrialCache | None = None,
+    group: GroupRecord | None = None,
 ) -> Result:
     """Run a spec, or resume or read the run in its folder. `trials`: choices of executors that several runs share."""
     if folder is None or not RunFolder(folder).spec.is_file():
-        return run_spec(spec, out=folder, progress=progress, trials=trials)
-    objects = {name: getattr(spec, name) for name in spec.objects()}
-    result = resume_folder(folder, progress=progress, trials=trials, **objects)
+        return run_spec(spec, out=folder, progress=progress, trials=trials, group=group)
+    objects = {name: getattr(spec, name) for name in (*spec.objects(), "track")}
+    result = resume_folder(folder, progress=progress, trials=trials, group=group, **objects)
     result = replace(result, target=spec.target)  # an earlier version stored none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_score, result.metric))
     return result

@@ -33,6 +33,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Personalization
 from ..core.metric import ACCURACY, LOSS, Metric
+from ..core.schedule import ScheduleInput
 from ..core.server import Server
 from ..core.task import Examples, Task, has_classes
 from ..core.tickets import VisitJob
@@ -127,8 +128,12 @@ def personalize(
     epochs: int,
     seed: int,
     on_progress: OnClientDone,
+    time: float = 0.0,
 ) -> dict[str, Any]:
-    """Return every client's own accuracy before and after fine-tuning `answer`; the run itself does not change."""
+    """Return every client's own accuracy before and after fine-tuning `answer`; the run itself does not change.
+
+    The learning rate is that of a visit that would begin now, at the end of the run.
+    """
     how, task = server.method.personalization, bound.task
     test = PerClassTest(task)
     known = test.by_class(lambda x: bound.outputs(answer, x))
@@ -141,8 +146,9 @@ def personalize(
         mix, w = test.mix(client), begins(client)
         before.append(sum(share * known[c] for c, share in mix.items()) if mix else None)
         if tuning is not None:
-            job = VisitJob(-1, client, _VISIT, w, version=server.version)
-            trained = train(job, bound, rule=how.tune, work=tuning, seed=seed)
+            now = ScheduleInput(server.version, server.visits[client], time)
+            job = VisitJob(-1, client, _VISIT, w)
+            trained = train(job, bound, rule=how.tune, work=_at_rate(tuning, now), seed=seed)
             w, rejected = (w + trained.delta, rejected) if trained.finite else (w, rejected + 1)
         same = w is answer and how.predict is None
         after.append(before[-1] if same else test.score(_answers(how, w, task.clients[client], bound), mix))
@@ -151,6 +157,13 @@ def personalize(
     found = {"before": _over_clients(before), "after": _over_clients(after)}
     other = {} if test.metric == ACCURACY else {"metric": test.metric.name}
     return {"epochs": epochs, "clients": scored, "rejected": rejected, **found, **other}
+
+
+def _at_rate(work: LocalWork, now: ScheduleInput) -> LocalWork:
+    """Return the work at the learning rate of a visit that would begin now."""
+    if (optimizer_at := work.optimizer_at) is None:
+        return work
+    return replace(work, optimizer_at=lambda _: optimizer_at(now))
 
 
 def _own_models(server: Server) -> Callable[[int], Tensor]:

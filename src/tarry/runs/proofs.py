@@ -36,10 +36,12 @@ class ProofSample:
     """The visits of a run with the smallest hashes. They are in memory until `write`.
 
     The proofs that are in the folder are read, so that a resumed run does not bind its result to a damaged one.
+    `timed`: the learning rate changes, so that a visit also depends on the time of its hand-out.
     """
 
-    def __init__(self, folder: Path, most: int, seed: int, settings: str):
+    def __init__(self, folder: Path, most: int, seed: int, settings: str, *, timed: bool = False):
         self._folder, self._most, self._seed, self._settings = folder, most, seed, settings
+        self._timed = timed
         self._written = {load_proof(path, settings)[0].number for path in files_in(folder, "*.safetensors")}
         self._new: dict[int, tuple[VisitJob, LocalResult]] = {}
 
@@ -65,7 +67,7 @@ class ProofSample:
         if self._new:
             make_folder(self._folder)
         for number, (job, result) in self._new.items():
-            write_proof(self._path(number), self._settings, job, result)
+            write_proof(self._path(number), self._settings, job, result, timed=self._timed)
             self._written.add(number)
         self._new.clear()
 
@@ -121,9 +123,12 @@ class ProofExecutor:
         self._inner.close()
 
 
-def write_proof(path: Path, settings: str, job: VisitJob, result: LocalResult) -> None:
-    """Write a visit and its result; `settings` is the digest of the run's settings."""
-    checkpoint.write(path, {"settings": settings, "job": job._asdict(), "result": result._asdict()})
+def write_proof(path: Path, settings: str, job: VisitJob, result: LocalResult, *, timed: bool = False) -> None:
+    """Write a visit and its result; `settings` is the digest of the run's settings. `timed`: with the visit's time."""
+    visit = job._asdict()
+    if not timed:
+        del visit["time"]
+    checkpoint.write(path, {"settings": settings, "job": visit, "result": result._asdict()})
 
 
 def load_proof(path: Path, settings: str) -> tuple[VisitJob, LocalResult]:

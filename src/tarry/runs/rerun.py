@@ -99,7 +99,7 @@ def _spec(folder: RunFolder, objects: Mapping[str, Any]) -> Spec:
         raise BadInput(
             [f"{folder.path}: --{s} {file} is not what it was when this run began" for s, file in edited.items()]
         )
-    return spec
+    return replace(spec, track=None)  # a check is no run to be tracked
 
 
 def _is_exact(folder: RunFolder, spec: Spec) -> bool:

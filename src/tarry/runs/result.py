@@ -22,7 +22,7 @@ from ..version import __version__
 from .build import BuiltRun
 from .build_task import build_task, dtype_of
 from .stored_spec import errors_of_stored_settings
-from .task_metrics import majority_accuracy, metrics_in
+from .task_metrics import majority_accuracy
 
 __all__ = ["Counters", "FolderModel", "SpecModel", "make_result"]
 
@@ -104,7 +104,6 @@ def make_result(built: BuiltRun, counters: Counters, *, test: Scores | None = No
     if rule is not None and rule.best is not None:
         last = rule.best
     final = last if test is None else CurvePoint.of(0.0, 0, test, "")
-    metrics = tuple(m.description for m in metrics_in(built.task))
     return Result(
         method=built.method.name,
         label=spec.label,
@@ -127,7 +126,7 @@ def make_result(built: BuiltRun, counters: Counters, *, test: Scores | None = No
         version=__version__,
         majority_accuracy=majority_accuracy(built.task),
         target=spec.target,
-        metrics=() if metrics in ((ACCURACY,), (LOSS,)) else metrics,
+        metrics=() if built.metrics in ((ACCURACY,), (LOSS,)) else built.metrics,
         validation_metrics=None if built.task.validation is None or last is None else last.metrics,
         test_metrics=test,
         early_stopping=None if rule is None else _stopping(rule, counters.stop_reason),

@@ -40,6 +40,7 @@ from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
 from .task_metrics import majority_accuracy
+from .tracking import GroupRecord, Tracking
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
 
@@ -137,9 +138,13 @@ def resume_folder(
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
     trials: TrialCache | None = None,
+    group: GroupRecord | None = None,
     **objects: Any,
 ) -> Result:
-    """Finish the run in a folder. `trials`: choices of executors that several runs share."""
+    """Finish the run in a folder. `trials`: choices of executors that several runs share.
+
+    `group`: the comparison that trackers put it in.
+    """
     run_folder = RunFolder(folder)
     if not run_folder.spec.is_file():
         raise BadInput(f"{folder}: there is no run here (no spec.toml)")
@@ -166,7 +171,7 @@ def resume_folder(
     with contextlib.closing(run_folder.lock()):
         if run_folder.is_finished():  # by another process, a moment ago
             return _finished_result(run_folder, objects)
-        return RunSession(simulation, run_folder, callbacks, progress, trials).run()
+        return RunSession(simulation, run_folder, callbacks, progress, trials, group).run()
 
 
 def _finished_result(folder: RunFolder, objects: Mapping[str, Any]) -> Result:
@@ -188,20 +193,21 @@ def run_spec(
     progress: Callable[[Progress], None] | None = None,
     trials: TrialCache | None = None,
     executor_from: RunFolder | None = None,
+    group: GroupRecord | None = None,
 ) -> Result:
     """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share.
 
-    `executor_from`: a run whose choice of the executor is taken.
+    `executor_from`: a run whose choice of the executor is taken. `group`: the comparison that trackers put it in.
     """
     found = {} if out is None else file_digests(files_of(spec))  # before they are read, so that no edit goes unseen
     simulation = build_simulation(spec)
     if out is None:
-        return RunSession(simulation, None, callbacks, progress, trials).run()
+        return RunSession(simulation, None, callbacks, progress, trials, group).run()
     folder = RunFolder(out)
     with contextlib.closing(folder.claim(spec.to_toml(), objects=spec.objects(), files=found)):
         if executor_from is not None and executor_from.executor.is_file():
             write_atomic(folder.executor, read_bytes(executor_from.executor, TEXT_LIMIT))
-        return RunSession(simulation, folder, callbacks, progress, trials).run()
+        return RunSession(simulation, folder, callbacks, progress, trials, group).run()
 
 
 def files_of(spec: Spec) -> dict[str, Path]:
@@ -210,7 +216,8 @@ def files_of(spec: Spec) -> dict[str, Path]:
     for group in REGISTRIES:
         choice = getattr(spec, group)
         if isinstance(choice, Choice):
-            texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
+            flag = group.replace("_", "-")
+            texts = {flag: choice.name, **{f"{flag}.{k}": v for k, v in choice.params.items()}}
             named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
             if (
                 group == "task"
@@ -238,6 +245,7 @@ class RunSession:
         callbacks: Sequence[Callback],
         progress: Callable[[Progress], None] | None,
         trials: TrialCache | None,
+        group: GroupRecord | None = None,
     ):
         self.simulation, self.built, self.folder, self.progress = simulation, simulation.built, folder, progress
         self.checkpoints = None if folder is None else checkpoint.Checkpoints(folder.checkpoints)
@@ -250,6 +258,18 @@ class RunSession:
         spec, task = self.built.spec, self.built.task.during_run
         self.chance = chance_limit(majority_accuracy(task), 0 if task.test is None else len(task.test[1]))
         self.monitor = Monitor(f"{spec.label}, seed {spec.seed}", self.chance)
+        self.tracking = self._tracking(group) if simulation.trackers else None
+
+    def _tracking(self, group: GroupRecord | None) -> Tracking:
+        return Tracking(
+            self.built.spec,
+            self.simulation.trackers,
+            task=self.built.task.name,
+            folder=None if self.folder is None else self.folder.path,
+            group=group,
+            layers=[layer.name for layer in self.built.layout.layers],
+            wall=self._wall,
+        )
 
     def run(self) -> Result:
         """Run to the end; an error of the disk or of the workers says how to continue."""
@@ -270,6 +290,7 @@ class RunSession:
             stack.enter_context(deterministic(exact=self.built.spec.precision == "float32"))
             stack.enter_context(generator_restored())
             saved: Any = None
+            tracked: Any = None  # the points in the checkpoint
             if self.folder is not None:
                 newest, saved, mark = self._newest_checkpoint(self.folder)
                 self.recorder = Recorder(self.folder.events, mark)
@@ -277,12 +298,12 @@ class RunSession:
             executor = self.simulation.executor(self.trials, None if self.folder is None else self._write_choice)
             stack.callback(executor.close)
             if self.folder is not None and self.recorder is not None and self.built.spec.proofs:
-                sample = ProofSample(
-                    self.folder.proofs, self.built.spec.proofs, self.built.spec.seed, self.settings_sha256
-                )
+                spec, timed = self.built.spec, self.built.work.optimizer_at is not None
+                sample = ProofSample(self.folder.proofs, spec.proofs, spec.seed, self.settings_sha256, timed=timed)
                 executor = self.proofs = ProofExecutor(executor, sample)
                 self.recorder.extras = self.proofs.digests
-            listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
+            own = [listener for listener in (self.recorder, self.tracking) if listener is not None]
+            listeners: list[Callback] = [*own, *self.callbacks]
             sim = self.simulation.simulator(executor, listeners, None if self.folder is None else self.folder.cache)
             if saved is None and self.folder is not None and self.folder.executor.is_file():
                 executor.load(self._read_choice(self.folder.executor))
@@ -291,9 +312,13 @@ class RunSession:
                     executor.load(saved["executor"])
                     sim.load(saved["simulator"])
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
+                    tracked = saved.get("tracking")
                     if isinstance(record := saved["executor"], dict) and record.get("choice"):
                         self._write_choice(RecordedChoice.of(record["choice"]))  # the result is bound to that file
-                saved = None  # the weights of long ago are not kept for the rest of the run
+            if self.tracking is not None:
+                stack.callback(self.tracking.end, None)
+                self.tracking.begin(sim.engine, tracked, resumed=saved is not None)
+            saved = None  # the weights of long ago are not kept for the rest of the run
             try:
                 with deferred():
                     sim.run(on_instant=lambda: self._after_instant(sim))
@@ -370,6 +395,7 @@ class RunSession:
             "crc": mark.crc,
             "wall": self._wall(),
             "count": self.count,
+            **({} if self.tracking is None else {"tracking": self.tracking.save()}),
         }
         self.checkpoints.save(self.count, state)
 
@@ -390,6 +416,8 @@ class RunSession:
             )
         if self.folder is not None:
             self._write(result, sim)
+        if self.tracking is not None:
+            self.tracking.end(result)
         if self.progress is not None:
             self.progress(replace(_how_far(sim), fraction=1.0))
         return result

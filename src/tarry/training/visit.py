@@ -16,6 +16,7 @@ from ..core.errors import BadInput
 from ..core.local_rule import Context, LocalRule, VisitInput
 from ..core.optim import Optimizer
 from ..core.rng import Stream
+from ..core.schedule import ScheduleInput
 from ..core.task import Examples, Task
 from ..core.tickets import LocalResult, VisitJob
 from .batch_order import augmentation_draws, epoch_orders
@@ -33,7 +34,7 @@ class LocalWork:
     epochs: int | None = 1
     steps: int | None = None
     batch: int | None = None
-    optimizer_at: Callable[[int], Optimizer] | None = None  # the optimizer by server steps, where it changes
+    optimizer_at: Callable[[ScheduleInput], Optimizer] | None = None  # of a visit, where the learning rate changes
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -112,7 +113,7 @@ def _train(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, se
         torch.cuda.manual_seed(key >> 1)
     brief = VisitInput(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
     if work.optimizer_at is not None:
-        model.use(work.optimizer_at(job.version))
+        model.use(work.optimizer_at(job.schedule_input))
     start, context = check_rule_output(rule, "begin", rule.begin(brief), 2)
     model.load(start)
     order = rng.key(seed, Stream.ORDER, job.client, job.visit)

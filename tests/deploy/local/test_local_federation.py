@@ -247,8 +247,8 @@ def test_each_client_may_hold_its_own_examples(tmp_path):
     assert len(client.task.clients) == 3
     assert len(client.task.clients[2][0]) == len(server.task.clients[0][0])
     worker = Worker(client.bound(), client.method.local, client.work, 0, ClientStore(tmp_path))
-    words = {"federation": "ab", "number": 0, "token": "t", "client": 2, "visit": 0, "version": 0, "kept": -1}
-    told, arrays = worker.train(words, {"weights": server.server().weights.numpy()})
+    words = {"federation": "ab", "number": 0, "token": "t", "client": 2, "visit": 0, "version": 0, "time": 0.0}
+    told, arrays = worker.train({**words, "kept": -1}, {"weights": server.server().weights.numpy()})
     assert told["num-examples"] == len(server.task.clients[0][0])
     assert arrays["delta"].shape == (server.layout.size,)
     with pytest.raises(BadInput, match="how many"):
@@ -277,7 +277,7 @@ def test_what_comes_is_put_where_it_is_trained(tmp_path, monkeypatch):
     elsewhere = SimpleNamespace(flat=torch.empty(0, device="meta"))
     home = ClientStore(tmp_path)
     worker = Worker(elsewhere, None, None, 0, home)
-    words = {"federation": "ab", "number": 0, "token": "t", "client": 2, "version": 0}
+    words = {"federation": "ab", "number": 0, "token": "t", "client": 2, "version": 0, "time": 0.0}
     given = {"weights": np.zeros(2, np.float32), "payload.c": np.ones(2, np.float32)}
     worker.train({**words, "visit": 0, "kept": -1}, given)
     assert [t.device.type for t in seen] == ["meta"] * 2

@@ -61,6 +61,7 @@ class Worker:
             payload,
             NOTHING if memory is None else {k: t.to(self.bound.flat.device) for k, t in memory.items()},
             int(fields["version"]),
+            float(fields["time"]),
         )
         with deterministic():
             result = train(job, self.bound, rule=self.rule, work=self.work, seed=self.seed)

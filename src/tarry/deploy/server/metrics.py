@@ -120,7 +120,7 @@ def exposition(read: Any) -> Any:
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     except ImportError as e:
-        raise BadInput("metrics-port: it needs prometheus_client; pip install 'tarry[metrics]'") from e
+        raise BadInput("metrics-port: it needs prometheus_client; pip install 'tarry[prometheus]'") from e
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
 

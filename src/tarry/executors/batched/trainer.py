@@ -184,7 +184,7 @@ class BatchedTrainer:
         )
         start, context = check_rule_output(self._rule, "begin", self._rule.begin(brief), 2)
         form, tensors = flatten(context)
-        optimizer = work.optimizer if work.optimizer_at is None else work.optimizer_at(job.version)
+        optimizer = work.optimizer if work.optimizer_at is None else work.optimizer_at(job.schedule_input)
         examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
         noise = rng.key(self._seed, Stream.DROPOUT, *who)
         return PreparedJob(job, brief, start, context, form, tensors, examples, noise, optimizer)

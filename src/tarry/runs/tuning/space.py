@@ -9,7 +9,7 @@ from ...config.components import CROSSES, REGISTRIES, Choice
 from ...config.grid import is_grid_setting
 from ...config.spec import Spec, settings
 from ...core.errors import BadInput, near
-from ...core.registry import Param
+from ...core.parameter import Param
 from ...core.search_space import Dimension, OneOf, Range, parse_dimension
 
 __all__ = ["Space", "defaults", "learning_rates", "parse_space", "space_of"]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
 from ...core.errors import BadInput
-from ...core.registry import AtMost
+from ...core.parameter import AtMost
 from .input_checks import Enlarged, check_at_least, check_image_shape
 from .registry import Build, ExampleShape, models
 
