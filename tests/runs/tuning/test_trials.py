@@ -30,7 +30,7 @@ def test_errors_of_processes_and_disks_are_no_failures_of_a_trial(tmp_path: Path
 
 def test_an_error_of_training_is_recorded_and_not_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "seed-9"
-    wanted = spec(strict=True, lr=1e30)
+    wanted = spec(method="fedasync", strict=True, lr=1e30, updates=9)
     found = trial_of(0, {}, [run_trial(wanted, folder, lambda _: None)])
     assert (found.status, found.score) == ("failed", None)
     (folder / "spec.toml").unlink()
