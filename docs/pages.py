@@ -124,9 +124,8 @@ def _models(size: float) -> str:
 
 def _space(entry: Entry[Any]) -> str:
     """Say what `tarry tune` tries."""
-    own = (f"`--method.{name}` {dimension}" for name, dimension in entry.space.items())
-    tried = ", ".join(["the clients' learning rate", *own])
-    return f"`tarry tune` tries {tried}."
+    names = ["the learning rate of the clients", *(f"`--method.{name}` {d}" for name, d in entry.space.items())]
+    return f"`tarry tune` tries {', '.join(names)}."
 
 
 def _parameters(params: tuple[Param, ...]) -> str:

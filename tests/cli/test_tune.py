@@ -50,6 +50,8 @@ def test_a_study_that_is_killed_twice_gives_the_same_file_as_one_that_is_not(tmp
     assert code == 0, printed
     assert (killed / "s" / "tuned.toml").read_text() == (whole / "s" / "tuned.toml").read_text()
     assert (killed / "s" / "trials.csv").read_text() == (whole / "s" / "trials.csv").read_text()
+    code, printed = call_command("resume", "s")
+    assert (code, "tune --method fedavg" in printed) == (2, True)
     code, printed = call_command("compare", "--tuned", "s/tuned.toml", "--seeds", "2", "--out", "c")
     assert code == 0, printed
     assert "Tuned on validation data: lr of fedavg; lr, mu of fedprox" in printed
@@ -64,6 +66,7 @@ def test_the_spaces_of_methods_are_shown_and_mistakes_name_the_flag(tmp_path, mo
         (("--seeds", "1000"), "--seeds 1000: 1,000 seeds for each trial; name fewer (`1000,` is one seed)"),
         (("--space", "lr"), "--space lr: wants NAME=VALUES, as in lr=0.001..1:log"),
         (("--trials", "0"), "--trials 0: must be 1 or more"),
+        (("--method.mu", "1"), "--method.mu: which method? In a comparison say --method NAME:mu=VALUE"),
     ):
         code, printed = call_command("tune", *arguments)
         assert (code, list(tmp_path.iterdir())) == (2, [])

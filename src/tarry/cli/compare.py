@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..runs.comparison import Comparison
     from ..runs.tuning.tuned_file import TunedSettings
 
-__all__ = ["compare", "run_and_show"]
+__all__ = ["compare", "reject_method_parameters", "run_and_show"]
 
 DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
 FOLDER = Path("tarry-compare")
@@ -70,9 +70,7 @@ def compare(
     from ..runs.tuning.tuned_file import read_tuned
     from ..runs.tuning.tuned_specs import tuned_specs
 
-    if without_method := [word for word in context.args if word.startswith("--method.")]:
-        word = without_method[0]
-        raise BadInput(f"{word}: which method? In a comparison say --method NAME:{word[9:]}=VALUE")
+    reject_method_parameters(context)
     merged = gather(given, context, spec)
     written = merged.pop("methods", None) or [merged.pop("method", None)]
     skipped: list[str] = []
@@ -91,6 +89,13 @@ def compare(
             raise
         flag = f"--out {out}"
         raise BadInput([p.replace(f"{flag}:", f"{flag} (the default folder):", 1) for p in e.problems]) from e
+
+
+def reject_method_parameters(context: typer.Context) -> None:
+    """Raise BadInput for `--method.NAME value`, which does not say of which method."""
+    if without_method := [word for word in context.args if word.startswith("--method.")]:
+        word = without_method[0]
+        raise BadInput(f"{word}: which method? In a comparison say --method NAME:{word[9:]}=VALUE")
 
 
 def run_and_show(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -15,7 +16,7 @@ import typer
 from ..core.errors import BadInput
 from ..reproduce.options import seed_numbers
 from . import console
-from .compare import DEFAULT
+from .compare import DEFAULT, reject_method_parameters
 from .flags import gather, with_settings
 from .own_process import in_own_process
 
@@ -85,6 +86,7 @@ def tune(
     """
     from ..runs.tuning.study import make_study, run_study
 
+    reject_method_parameters(context)
     merged = gather(given, context, spec)
     written = merged.pop("methods", None) or [merged.pop("method", None)]
     methods = method or [m for m in written if m] or DEFAULT
@@ -97,7 +99,8 @@ def tune(
         if (first := study.methods[0].spec).executor == "ray":
             in_own_process(first.address)
         with _progress(study.n_runs) as show:
-            tuning = run_study(study, out=out, workers=workers, progress=show, command=command)
+            from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
+            tuning = run_study(study, out=out, workers=workers, progress=show, command=command, from_here=from_here)
     _print(tuning, out)
 
 

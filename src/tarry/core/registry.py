@@ -23,7 +23,7 @@ from .errors import BadInput, errors_as_keywords, near
 from .one_line import cut_to_width, short_text
 from .parameter import Param, params_of
 from .printable import html_text
-from .search_space import Dimension
+from .search_space import Dimension, parse_dimension
 from .user_code import import_file
 
 __all__ = ["Entry", "Registry", "UnknownName"]
@@ -293,8 +293,14 @@ class Registry(Mapping[str, Entry[T]]):
 
     def _foreign(self, name: str, factory: Callable[..., Any]) -> Entry[T]:
         """Return the entry of a factory that is not registered."""
-        about = getattr(factory, "paper", ""), getattr(factory, "use", ""), getattr(factory, "space", {})
-        return self._new_entry(name, factory, *about)
+        space = getattr(factory, "space", {})
+        try:
+            dimensions = {
+                key: parse_dimension(value) if isinstance(value, str) else value for key, value in space.items()
+            }
+        except (AttributeError, ValueError) as e:
+            raise UnknownName(f"--{self.kind} {name}: its `space` is no table of search spaces: {e}") from e
+        return self._new_entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""), dimensions)
 
 
 def _searched(entry: Entry[Any]) -> str:

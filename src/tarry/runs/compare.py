@@ -47,7 +47,7 @@ from .tuning.tuned_file import TUNED, TunedSettings, tuned_settings
 from .tuning.tuned_specs import tuned_specs
 from .tuning.tuning import Tuning
 
-__all__ = ["COMMAND", "compare", "compare_specs"]
+__all__ = ["COMMAND", "compare", "compare_specs", "write_command"]
 
 COMMAND = "command.txt"
 
@@ -118,7 +118,7 @@ def compare_specs(
     jobs = list(zip(specs, folders, strict=True))
     found = _describe_reuse(jobs, out)
     if out is not None and command is not None:
-        _write_command(out, command)
+        write_command(out, command)
     if out is not None and tuned is not None:
         make_folder(out)
         write_atomic(out / TUNED, tuned.toml.encode())
@@ -136,7 +136,8 @@ def compare_specs(
     return comparison
 
 
-def _write_command(out: Path, command: str) -> None:
+def write_command(out: Path, command: str) -> None:
+    """Write the command line that resumes what is in a folder."""
     try:
         make_folder(out)
         write_atomic(out / COMMAND, os.fsencode(f"{command}\n"))  # a path may be no UTF-8

@@ -28,6 +28,24 @@ def broken(*, mu: float = 0.5) -> tarry.Method:
     return tarry.Method("broken", step=tarry.stateless(lambda update, view: view.weights + scale * update.delta))
 
 
+def own(*, beta: float = 0.5) -> tarry.Method:
+    """Mix with a weight."""
+    return tarry.Method("own", step=tarry.stateless(lambda update, view: view.weights + beta * update.delta))
+
+
+own.space = {"beta": "0.1..1"}  # type: ignore[attr-defined]
+
+
+def test_a_method_in_a_file_declares_its_space_as_an_attribute(tmp_path):
+    tuning = tarry.tune([f"{Path(__file__)}:own"], trials=2, seeds=[9], **SETTINGS)
+    assert [list(t.point) for t in tuning.methods[0].trials] == [["lr", "method.beta"]] * 2
+    for space, message in (("{'bet': '1..2'}", "names 'bet'. Did you mean 'beta'"), ("{'beta': '2..1'}", "a range is")):
+        file = tmp_path / f"{len(space)}.py"
+        file.write_text(f"def own(*, beta=0.5):\n    'Own.'\n\n\nown.space = {space}\n")
+        with pytest.raises(BadInput, match=message):
+            tarry.tune([f"{file}:own"], trials=1, **SETTINGS)
+
+
 def test_every_method_has_the_same_number_of_trials_on_validation_data():
     tuning = tarry.tune(["fedavg", "fedprox"], trials=3, seeds=[1000, 1001], **SETTINGS)
     assert [(m.label, len(m.trials)) for m in tuning.methods] == [("fedavg", 3), ("fedprox", 3)]

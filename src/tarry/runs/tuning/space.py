@@ -10,6 +10,7 @@ from ...config.grid import is_grid_setting
 from ...config.spec import Spec, settings
 from ...core.errors import BadInput, near
 from ...core.parameter import Param
+from ...core.registry import Entry
 from ...core.search_space import Dimension, OneOf, Range, parse_dimension
 
 __all__ = ["Space", "defaults", "learning_rates", "parse_space", "space_of"]
@@ -31,9 +32,16 @@ def space_of(spec: Spec, changes: Space) -> dict[str, Dimension]:
     space: dict[str, Dimension] = {"lr": learning_rates(spec.optimizer)}
     for group in _GROUPS:
         if (choice := _choice(spec, group)) is not None and choice.entry is not None:
+            _check_names(group, choice.entry)
             found = {**choice.entry.space, **_changes_of(group, choice, changes)}
             space |= {f"{group}.{name}": d for name, d in found.items() if name not in choice.params}
     return space | {name: d for name, d in changes.items() if "." not in name}
+
+
+def _check_names(group: str, entry: Entry[Any]) -> None:
+    known = [p.name for p in entry.params]
+    if unknown := [name for name in entry.space if name not in known]:
+        raise BadInput(f"--{group} {entry.name}: its search space names {unknown[0]!r}.{near(unknown[0], known)}")
 
 
 def _choice(spec: Spec, group: str) -> Choice | None:

@@ -34,6 +34,7 @@ from ...record.result import Result
 from ...record.shapes import anything, read_record, table_of
 from ...record.storage import TEXT_LIMIT, make_folder, write_atomic
 from ...report.tables import summarize, to_json
+from ..compare import write_command
 from ..jobs import check_folder, run_folder_of, run_jobs
 from ..parallel import ShowProgress
 from ..progress_bars import comparison_bar
@@ -177,8 +178,9 @@ def run_study(
     workers: int = 1,
     progress: ShowProgress | None = None,
     command: str = "",
+    from_here: str | None = None,
 ) -> Tuning:
-    """Run or resume a study."""
+    """Run or resume a study. `command` is part of its record; `from_here` is the one that resumes it in its folder."""
     if workers < 1:
         raise BadInput(f"--workers {workers}: must be 1 or more")
     with contextlib.ExitStack() as stack:
@@ -186,6 +188,8 @@ def run_study(
             make_folder(out)
             stack.callback(FolderLock(out, f"--out {out}: another process or thread is at work on this study").close)
             _bind(out, study)
+            if from_here is not None:
+                write_command(out, from_here)
         runner = _Runner(study, out, workers, progress or (lambda *_: None))
         trials = runner.run()
         metric = next((run.metric for run in runner.results.values() if run.finished), ACCURACY)

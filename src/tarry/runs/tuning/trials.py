@@ -85,7 +85,7 @@ def run_trial(spec: Spec, folder: Path | None, progress: Callable[[Progress], No
     else:
         try:
             return _without_weights(_patiently(spec, folder, progress))
-        except (StorageError, WorkerDied, DamagedFile, FolderBusy):
+        except (StorageError, WorkerDied, DamagedFile, FolderBusy, OSError):  # OSError: the study's process was killed
             raise
         except Exception as e:
             error = first_line(e) if isinstance(e, BadInput) else f"{type(e).__name__}: {first_line(e)}"
