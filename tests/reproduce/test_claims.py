@@ -157,7 +157,9 @@ def test_by_may_be_relative_to_the_other_side(table: Table) -> None:
 
 def test_means_over_columns_are_compared(table: Table) -> None:
     e = table()
-    numbers = without_spread({"fedavg": {"a": 80.0, "b": 90.0}, "orthofl": {"a": 88.0, "b": 90.0}, "other": {"a": 84.0}})
+    numbers = without_spread(
+        {"fedavg": {"a": 80.0, "b": 90.0}, "orthofl": {"a": 88.0, "b": 90.0}, "other": {"a": 84.0}}
+    )
     claim = Claim("x", "above", "accuracy", ("orthofl",), ("fedavg",), by=3.0, mean=True)
     assert verdict(e, claim, numbers).holds is True  # 89 against 85
     lost = verdict(e, replace(claim, by=5.0), numbers)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .errors import BadInput, near
 
-__all__ = ["AdamNumbers", "Optimizer", "make_optimizer"]
+__all__ = ["USUAL_ADAM", "AdamNumbers", "Optimizer", "make_optimizer"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class AdamNumbers(NamedTuple):
     eps: float = 1e-8
 
 
-_USUAL = AdamNumbers()
+USUAL_ADAM = AdamNumbers()
 
 
 def _adam(lr: Any, weight_decay: float, *, decoupled: bool, numbers: AdamNumbers) -> Optimizer:
@@ -125,7 +125,7 @@ def make_optimizer(
     lr: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    numbers: AdamNumbers = _USUAL,
+    numbers: AdamNumbers = USUAL_ADAM,
 ) -> Optimizer:
     """The optimizer of that name: sgd (momentum, weight decay), adam, adamw (β₁, β₂ and ε)."""
     problems = []

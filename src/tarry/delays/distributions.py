@@ -138,9 +138,7 @@ def lognormal(
 
 
 @delays.register("half-normal")
-def half_normal(
-    *, mean: Annotated[float, "mean of the durations (s)"] = 100.0, per: Per = "visit"
-) -> DelayFactory:
+def half_normal(*, mean: Annotated[float, "mean of the durations (s)"] = 100.0, per: Per = "visit") -> DelayFactory:
     """The absolute value of a centered normal number: most visits short, few long.
 
     |N(0, s²)| has the mean s · √(2/π), so s = mean · √(π/2); its standard deviation is mean · √(π/2 − 1).

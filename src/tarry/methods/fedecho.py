@@ -97,9 +97,7 @@ def fedecho(
 ) -> Method:
     """FedBuff, then a distillation from the outputs of all clients' latest models on unlabeled inputs."""
     adam = AdamNumbers(beta1, beta2, eps)
-    how = Distillation(
-        lr, q, batch, alpha, clip=clip, optimizer=optimizer, teacher=teacher, adam=adam, moments=moments
-    )
+    how = Distillation(lr, q, batch, alpha, clip=clip, optimizer=optimizer, teacher=teacher, adam=adam, moments=moments)
     if alpha == "dynamic":
         how = replace(how, alpha_min=alpha_min, alpha_max=alpha_max)
     plain = Method(

@@ -288,7 +288,9 @@ def _ranges(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[st
                 at = sorted(both, key=lambda c, r=r: _mean_of(grid, (r,), c))  # type: ignore[misc]
                 ranges.append(_mean_of(grid, (r,), at[-1]) - _mean_of(grid, (r,), at[0]))
                 spreads += [_spread(found, grid, r, c) for c in (at[0], at[-1])]
-            texts = [f"{found.rows.get(r, r)} {grid.measure.text(x)}" for r, x in zip((row, other), ranges, strict=True)]
+            texts = [
+                f"{found.rows.get(r, r)} {grid.measure.text(x)}" for r, x in zip((row, other), ranges, strict=True)
+            ]
             words = f"range over {_list([found.columns.get(c, c) for c in both])}: {texts[0]}, {texts[1]}"
             close = abs(ranges[1] - ranges[0]) < hypot(*spreads)
             yield _ClaimSides(ranges[0] < ranges[1], words, close)

@@ -108,7 +108,9 @@ class Client:
                     continue
                 m_1 = self.beta1 * m_1 + (1 - self.beta1) * g
                 v_1 = self.beta2 * v_1 + (1 - self.beta2) * g * g
-                theta = theta - self.lr * (m_1 / (1 - self.beta1**c_1)) / (np.sqrt(v_1 / (1 - self.beta2**c_1)) + self.eps)
+                theta = theta - self.lr * (m_1 / (1 - self.beta1**c_1)) / (
+                    np.sqrt(v_1 / (1 - self.beta2**c_1)) + self.eps
+                )
             m_2, v_2 = np.zeros(D), np.zeros(D)
             M, held = (start + theta) / 2, np.eye(D) - self.gamma * projector(start - theta)
             for c_2 in range(1, batches + 1) if self.shape != "line" else ():
@@ -118,7 +120,9 @@ class Client:
                 g = held.T @ (weight(self.shape, lam) * self.problem.gradient(m, at))
                 m_2 = self.beta1 * m_2 + (1 - self.beta1) * g
                 v_2 = self.beta2 * v_2 + (1 - self.beta2) * g * g
-                dphi = dphi - self.control_lr * (m_2 / (1 - self.beta1**c_2)) / (np.sqrt(v_2 / (1 - self.beta2**c_2)) + self.eps)
+                dphi = dphi - self.control_lr * (m_2 / (1 - self.beta1**c_2)) / (
+                    np.sqrt(v_2 / (1 - self.beta2**c_2)) + self.eps
+                )
         return Triple(theta, M + held @ dphi)
 
 

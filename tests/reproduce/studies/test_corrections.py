@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,11 @@ def test_every_swept_endpoint_is_that_of_the_equations(name: str) -> None:
     choice = PAPER["corrections"][name]
     table = {"name": choice} if isinstance(choice, str) else choice
     method = methods.build(table["name"], **{k: v for k, v in table.items() if k != "name"})
-    sweep, v, signs = Sweep(_tiny(), {name: method}, [_tiny().task.test], share=1.0, every=1, most=10), np.zeros(N), set()
+    sweep, v, signs = (
+        Sweep(_tiny(), {name: method}, [_tiny().task.test], share=1.0, every=1, most=10),
+        np.zeros(N),
+        set(),
+    )
     for seed in range(6):
         update, now, sent, delta, here = _arrival(seed)
         v = 0.95 * v + 0.05 * delta**2
@@ -169,7 +174,7 @@ def test_assumptions_4_and_7_by_hand() -> None:
     run_observed(made, both)
     n = made.layout.n_params
     globals_ = [w[:n] for _, w in seen]
-    steps = [float(torch.linalg.vector_norm(b - a)) for a, b in zip(globals_, globals_[1:], strict=False)]
+    steps = [float(torch.linalg.vector_norm(b - a)) for a, b in pairwise(globals_)]
     stale = [(v, u) for v, (u, _) in enumerate(seen) if u.staleness]
     assert [row["staleness"] for row in look.rows] == [u.staleness for _, u in stale]
     for row, (v, u) in zip(look.rows, stale, strict=True):

@@ -45,9 +45,7 @@ class GroupServer(EpochServer):
             move[n:].add_(mean[n:], alpha=1 / len(means) if by_group else sizes[i] / seen)
         return at_rate(move, view)
 
-    def uphill(
-        self, means: Mapping[int, Tensor], before: Mapping[int, Tensor], view: ServerView
-    ) -> dict[int, Tensor]:
+    def uphill(self, means: Mapping[int, Tensor], before: Mapping[int, Tensor], view: ServerView) -> dict[int, Tensor]:
         """Return −b_i, the bases as they are sent: one tensor for all clients of a group; with past ones, as rows."""
         if not self.sends:
             return {}

@@ -88,7 +88,9 @@ def _measure(o: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
     bound, work, sent = bench(o, seed, device)
     chosen = {name: Choice.of(c) for name, c in o["methods"].items() if c != "none"}
     rules = {name: methods.build(c.name, **c.params).local for name, c in chosen.items()}
-    took = seconds({name: visit_of(rule, bound, work, sent, seed) for name, rule in rules.items()}, o["repeats"], device)
+    took = seconds(
+        {name: visit_of(rule, bound, work, sent, seed) for name, rule in rules.items()}, o["repeats"], device
+    )
     return {name: value / o["steps"] for name, value in took.items()}
 
 
