@@ -84,8 +84,9 @@ class BasisDescent(LocalRule):
         return visit.weights, {"rows": unit, "inverse": inverse}
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002
-        rows = context["rows"]
-        return g - rows.T @ (context["inverse"] @ (rows @ g))
+        rows: Tensor = context["rows"]
+        out: Tensor = g - rows.T @ (context["inverse"] @ (rows @ g))
+        return out
 
 
 @dataclass(frozen=True)
