@@ -28,7 +28,7 @@ from ...core.layout import Layout
 from ...core.method import ServerView
 from ...core.task import Examples
 from ...core.tickets import Update
-from ...parts.project import calibrate
+from ...parts.project import Projection, calibrate
 from ...parts.staleness import polynomial
 from ...runs.build import BuiltRun
 from ...training.flat_model import FlatModel
@@ -60,7 +60,7 @@ QUICK: dict[str, Any] = {
     "settings": {"task": {"name": "digits", "model": "mlp"}, "updates": 150, "batch": 32, "lr": 0.05},
     "examples": 100,
 }
-_STARTS = ("full", "layer")
+_STARTS: tuple[Projection, ...] = ("full", "layer")
 _BINS = 20  # places of the curves over virtual time
 
 
