@@ -38,6 +38,7 @@ from ..core.registry import UnknownName
 from ..core.task import Task
 from ..executors.timing import TrialCache
 from ..methods import methods as registered
+from ..record.digests import EXECUTION_SETTINGS
 from ..record.result import Result
 from ..record.run_folder import RunFolder, object_comments
 from ..record.storage import make_folder, write_atomic
@@ -55,11 +56,12 @@ from ..report.tables import (
     table_html,
     to_json,
 )
+from .named_files import changed_files, files_of
 from .parallel import Jobs, RunOne, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
 from .progress_bars import comparison_bar
 from .result import SpecModel
-from .run import EXECUTION_SETTINGS, Progress, changed_files, files_of, resume_folder, run_spec
+from .run import Progress, resume_folder, run_spec
 from .simulation import build_simulation
 from .tracking import ComparisonTracking, GroupRecord
 
