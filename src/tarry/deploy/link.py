@@ -6,9 +6,9 @@ Flower serves three interfaces at one port: Fleet for nodes, Runtime for the pro
 anyone may start an app, that is, run code on this machine, or register a node. Neither TLS nor --enable-supernode-auth
 protects the last two. Here they answer to this machine alone; others get status 403.
 
-Each request passes eight or nine layers of middleware in Flower, each of which takes about as long as the work itself. Most of
-them concern one interface and pass the requests of the others on as they are. Here the requests of nodes and apps skip
-those, which doubles the requests per second. This is done for the versions of Flower whose layers are known;
+Each request passes eight or nine layers of middleware in Flower, which take most of the time of a small one. Most of
+the layers concern one interface, and pass the requests of the others on as they are. Here the requests of nodes and
+apps skip those, which doubles the requests per second. This is done for the versions of Flower whose layers are known;
 TARRY_SKIP_LAYERS=0 in the environment leaves all of them.
 
 Run as a file it imports nothing but Flower.
