@@ -56,7 +56,8 @@ class Connection:
         body = request.SerializeToString(deterministic=True)
         head = (
             f"POST {path} HTTP/1.1\r\nhost: {self.address[0]}:{self.address[1]}\r\n"
-            f"content-type: application/protobuf\r\naccept: application/protobuf\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+            f"content-type: application/protobuf\r\naccept: application/protobuf\r\n"
+            f"content-length: {len(body)}\r\n{headers}\r\n"
         )
         async with self._lock:
             self._counts[path.rpartition("/")[2]] += 1
