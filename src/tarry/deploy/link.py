@@ -8,8 +8,9 @@ protects the last two. Here they answer to this machine alone; others get status
 
 Each request passes eight or nine layers of middleware in Flower, which take most of the time of a small one. Most of
 the layers concern one interface, and pass the requests of the others on as they are. Here the requests of nodes and
-apps skip those, which doubles the requests per second. This is done for the versions of Flower whose layers are known;
-TARRY_SKIP_LAYERS=0 in the environment leaves all of them.
+apps skip those, which doubles the requests per second. When a node asks for messages, Flower without a database looks
+through those of all nodes. Here it looks through those of the node. Both are done for the versions of Flower whose
+code is known. TARRY_QUICK_LINK=0 in the environment leaves Flower as it is.
 
 Run as a file it imports nothing but Flower.
 """
@@ -25,10 +26,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SWITCH", "NodesOnly", "SkippedLayer", "main", "skip_layers"]
+__all__ = ["SWITCH", "MessagesByNode", "NodesOnly", "SkippedLayer", "main", "quicken", "skip_layers"]
 
 log = logging.getLogger("tarry")
-SWITCH = "TARRY_SKIP_LAYERS"
+SWITCH = "TARRY_QUICK_LINK"
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Any, Any], Awaitable[None]]
 _FOR_NODES, _FOR_APPS = "/v1/fleet/", "/v1/runtime/"
@@ -73,20 +74,27 @@ class SkippedLayer:
         await (self._app if skips else self._with_layer)(scope, receive, send)
 
 
-def skip_layers(app: Any) -> bool:
-    """Have requests of nodes and apps skip the layers of Flower that do nothing for them; return whether they do.
+def quicken(app: Any) -> bool:
+    """Have requests skip layers of Flower, and find messages by node; return whether they do."""
+    found = version("flwr")
+    if os.environ.get(SWITCH) == "0":
+        log.warning("%s=0: the SuperLink is as Flower made it", SWITCH)
+        return False
+    if not found.startswith(_KNOWN_VERSIONS):
+        log.warning("flwr %s is not known here: the SuperLink is as Flower made it", found)
+        return False
+    skip_layers(app)
+    find_messages_by_node(app.state.linkstate_factory.state())
+    return True
+
+
+def skip_layers(app: Any) -> None:
+    """Have requests of nodes and apps skip the layers of Flower that do nothing for them.
 
     The path of a request alone decides which interface answers it, so no request skips a layer of its own interface.
     """
     from starlette.middleware import Middleware
 
-    found = version("flwr")
-    if os.environ.get(SWITCH) == "0":
-        log.warning("%s=0: requests pass all layers of Flower", SWITCH)
-        return False
-    if not found.startswith(_KNOWN_VERSIONS):
-        log.warning("flwr %s: its layers are not known, and requests pass all of them", found)
-        return False
     idle = dict(_IDLE_LAYERS)
     if app.state.fleet_event_log_plugin is None:
         idle["FleetEventLogMiddleware"] = (_FOR_NODES, _FOR_APPS)
@@ -96,7 +104,46 @@ def skip_layers(app: Any) -> bool:
         Middleware(SkippedLayer, layer, idle[name]) if (name := layer.cls.__name__) in idle else layer
         for layer in app.user_middleware
     ]
-    return True
+
+
+class MessagesByNode(dict[str, Any]):
+    """Messages by id, whose `keys` are those of the messages to one node while `only` names it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only: int | None = None
+        self._by_node: dict[int, dict[str, None]] = {}
+
+    def __setitem__(self, id: str, message: Any) -> None:
+        super().__setitem__(id, message)
+        self._by_node.setdefault(message.metadata.dst_node_id, {})[id] = None
+
+    def __delitem__(self, id: str) -> None:
+        node = self[id].metadata.dst_node_id
+        super().__delitem__(id)
+        del self._by_node[node][id]
+        if not self._by_node[node]:
+            del self._by_node[node]
+
+    def keys(self) -> Any:
+        return super().keys() if self.only is None else self._by_node.get(self.only, {}).keys()
+
+
+def find_messages_by_node(state: Any) -> None:
+    """Have a SuperLink that keeps its state in memory look through the messages of the node that asks."""
+    if type(state).__name__ != "InMemoryLinkState" or state.message_ins_store:
+        return
+    look, messages = state.get_message_ins, MessagesByNode()
+
+    def get_message_ins(node_id: int, limit: int | None, **named: Any) -> Any:
+        with state.lock:
+            messages.only = node_id
+            try:
+                return look(node_id, limit, **named)
+            finally:
+                messages.only = None
+
+    state.message_ins_store, state.get_message_ins = messages, get_message_ins
 
 
 def _is_local(scope: Scope) -> bool:
@@ -121,7 +168,7 @@ def main() -> None:
 
     def create_app(*args: Any, **named: Any) -> Any:
         app = create(*args, **named)
-        skip_layers(app)
+        quicken(app)
         app.add_middleware(NodesOnly)
         return app
 
