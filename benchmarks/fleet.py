@@ -165,13 +165,13 @@ def _server_requests(local: LocalFederation) -> dict[str, int]:
 
 
 def _watched(local: LocalFederation, nodes: int, seconds: float, began: float, stubs: list[Any]) -> dict[str, Any]:
-    """Wait; return the CPU and the requests in the second half, and the memory at three points."""
+    """Wait; return the CPU and the requests in the second half, and the memory at three points, of each process."""
     memory: dict[str, list[float]] = {}
     requests: dict[str, int] = {}
     cpu: dict[str, float] = {}
     for part in (0.5, 0.75, 1.0):
         time.sleep(max(0.0, began + part * seconds - time.time()))
-        now = _processes(local)
+        now = {**_processes(local), **{f"nodes-{i}" if i else "nodes": p.pid for i, p in enumerate(stubs)}}
         for name, pid in now.items():
             memory.setdefault(name, []).append(round(_mib(pid), 1))
             if part == 0.5:
