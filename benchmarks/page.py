@@ -50,6 +50,7 @@ ORDER = (
     "ray",
     "federation",
     "fleet",
+    "slow",
     "large",
 )
 RATIOS = ("ratio", "copies", "of plain SGD", "seconds")  # the columns that a bar is for
@@ -64,6 +65,8 @@ NOTES = {
     " `accepted after` is the time from the end of a reply's upload to its row in the journal. `share of alone` is the"
     " part of the requests per second that SuperLinks without tarry answer in the same run; `per cpu second` is"
     " the same for each second of their CPU, which does not depend on what else the machine does.",
+    "fleet-without-quick-link": "The same with `TARRY_QUICK_LINK=0` in the environment: a SuperLink as Flower made it.",
+    "slow-clients": "Rates are medians of the windows, which are listed. A window's count varies by one update or two.",
     "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients per round or in"
     " flight, one torch thread per process. The bare loop is the same training in plain PyTorch, in the same process,"
     " in turns with the peer. A peer that trains in two processes may be faster than it. Start-up is the time from"
