@@ -119,7 +119,7 @@ class OneStep:
         loss, gradient = loss_and_gradient(self._model, start, examples)
         moved = start.clone()
         self._layout.params(moved).add_(gradient, alpha=-self._lr)
-        return loss, self._model.evaluate(moved, examples)[1]
+        return loss, self._model.evaluate(moved, examples)["loss"]
 
 
 def loss_and_gradient(model: FlatModel, weights: Tensor, examples: Examples, chunk: int = 500) -> tuple[float, Tensor]:
