@@ -15,7 +15,6 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
-from ..core.schedule import Schedule
 from . import spec
 from .components import Choice
 
@@ -53,8 +52,8 @@ class SharedSettings(TypedDict, total=False):
     optimizer: Literal["sgd", "adam", "adamw"]
     lr: float
     lr_decay: float
-    lr_schedule: Named | Schedule | None
-    server_lr_schedule: Named | Schedule | None
+    lr_schedule: Named | Callable[..., Any] | None
+    server_lr_schedule: Named | Callable[..., Any] | None
     clip_norm: float | None
     clip_value: float | None
     momentum: float
