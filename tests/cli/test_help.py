@@ -99,7 +99,7 @@ def test_help_imports_neither_torch_nor_numpy_nor_rich(words):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("tarry re", ["resume", "replay", "report", "reproduce"]), ("tarry watch --on", ["--once"]),
-     ("tarry run --lr", ["--lr", "--lr-decay"]), ("tarry federation st", ["status"])],
+     ("tarry run --lr", ["--lr", "--lr-decay", "--lr-schedule"]), ("tarry federation st", ["status"])],
 )  # fmt: skip
 def test_the_shell_completes_commands_and_flags_without_torch(words, expected):
     env = {"_TARRY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
