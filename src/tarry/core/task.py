@@ -88,7 +88,7 @@ class Task:
     test: Examples | None = None
     train: Examples | None = None
     groups: Tensor | None = None
-    #: names, records or functions (outputs, targets); None: accuracy for classes, rmse for numbers (docs/guides/metrics.md)
+    #: names, records or functions (outputs, targets); None: accuracy of classes, rmse of numbers, as in the guide
     metrics: Sequence[str | Metric | Callable[[Tensor, Tensor], Any]] | None = None
     unlabeled: Tensor | None = None  # inputs the server has, without labels
     unlabeled_mask: Tensor | None = None  # which of their places count, for sequences
