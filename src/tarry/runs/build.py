@@ -25,7 +25,7 @@ from ..core.compose import PARTS, compose
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits
-from ..core.metric import Metric, Scores
+from ..core.metric import ACCURACY, LOSS, Metric, Scores
 from ..core.schedule import RateSchedule
 from ..core.server import Server
 from ..core.shards import client_sizes
@@ -131,6 +131,11 @@ class BuiltRun:
         """A copy of the model whose tensors are views of one flat vector."""
         bf16 = self.spec.precision == "bf16"
         return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimizer, bf16=bf16)
+
+    def accuracy_model(self) -> FlatModel:
+        """A copy of the model that evaluates accuracy alone, or the loss alone where accuracy is not measured."""
+        metrics = [m for m in metrics_in(self.task) if m.name == ACCURACY.name]
+        return replace(self, task=replace(self.task, metrics=metrics or (LOSS,))).bound()
 
     def take_bound(self) -> FlatModel:
         """The model itself over one flat vector. It is not copied, and so nothing can be built from it any more."""
