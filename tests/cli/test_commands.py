@@ -23,6 +23,7 @@ from tarry.record.rows import Log
 from tarry.record.run_folder import RunFolder
 from tarry.tasks import partitions, tasks
 from tarry.tasks.models import models
+from tarry.training.schedules import schedules
 from tests.helpers.processes import PATIENCE
 
 
@@ -208,11 +209,18 @@ def test_a_method_of_ones_own_goes_into_a_comparison(cli, here, quick):
     assert {p.parent.parent.name for p in (here / "c").rglob("result.json")} == {"timid-share=0.9", "fedavg"}
 
 
-REGISTRIES = {"methods": methods, "tasks": tasks, "models": models, "delays": delays, "partitions": partitions}
+REGISTRIES = {
+    "methods": methods,
+    "tasks": tasks,
+    "models": models,
+    "delays": delays,
+    "partitions": partitions,
+    "schedules": schedules,
+}
 
 
 def flag(registry, p):
-    return f"--{'task' if registry is models else registry.kind}.{p.name}"
+    return f"--{'task' if registry is models else 'lr-schedule' if registry is schedules else registry.kind}.{p.name}"
 
 
 @pytest.mark.parametrize("command", REGISTRIES)

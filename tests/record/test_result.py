@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 
 import tarry
 from tarry.core.errors import BadInput, DamagedFile, StorageError
+from tarry.core.metric import CurvePoint
 from tarry.delays.measured import read_trace
 from tarry.record.binding import seal
 from tarry.record.result import Result, sha256, staleness_summary
@@ -204,7 +205,7 @@ def test_a_result_that_cannot_be_read_is_damaged(tmp_path, text):
 
 def test_what_is_not_finite_is_null_in_the_file(folder, tmp_path):
     values: dict[str, Any] = {**vars(Result.read(folder)), "final_loss": float("nan")}
-    values["curve"] = [(0.0, 0, None, float("inf"))]
+    values["curve"] = [CurvePoint.of(0.0, 0, {"loss": float("inf")}, "loss")]
     text = Result(**values).to_json()
     assert "NaN" not in text
     assert "Infinity" not in text
@@ -233,7 +234,7 @@ def test_a_result_is_shown_in_one_short_line(folder):
 def test_a_point_of_the_curve_has_names_and_equals_its_tuple(folder):
     last = Result.read(folder).curve[-1]
     assert (last.time, last.updates) == (6.0, 11)
-    assert last == (6.0, 11, last.accuracy, last.loss)
+    assert last == (6.0, 11, last.accuracy, last.loss, {"accuracy": last.accuracy, "loss": last.loss})
 
 
 def test_the_model_of_a_run_computes_the_final_accuracy():

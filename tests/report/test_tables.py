@@ -16,12 +16,12 @@ Make = Callable[..., Result]
 
 def test_summary_of_two_methods_over_two_seeds_is_the_one_worked_out_by_hand(two_methods: list[Result]) -> None:
     s = summarize(two_methods)
-    assert (s.task, s.seeds, s.baseline, s.scored) == ("digits", (0, 1), "fedavg", True)
+    assert (s.task, s.seeds, s.baseline, s.metric.name) == ("digits", (0, 1), "fedavg", "accuracy")
     assert s.target == pytest.approx(0.95 * 0.60)
     fedavg, orthofl = s.rows
     assert (fedavg.label, orthofl.label) == ("fedavg", "orthofl")
-    assert (fedavg.accuracy, fedavg.accuracy_sd) == pytest.approx((0.60, 0.04 / sqrt(2)))
-    assert (orthofl.accuracy, orthofl.accuracy_sd) == pytest.approx((0.75, 0.06 / sqrt(2)))
+    assert (fedavg.accuracy, fedavg.score_sd) == pytest.approx((0.60, 0.04 / sqrt(2)))
+    assert (orthofl.accuracy, orthofl.score_sd) == pytest.approx((0.75, 0.06 / sqrt(2)))
     assert (orthofl.loss, orthofl.loss_sd) == pytest.approx((0.25, 0.06 / sqrt(2)))
     assert (fedavg.time_to_target, fedavg.reached, fedavg.runs, fedavg.relative_time) == (25, 2, 2, 1)
     assert (orthofl.time_to_target, orthofl.relative_time) == (7.5, 0.3)
@@ -56,7 +56,7 @@ def test_rows_stand_in_the_order_their_labels_first_appear(make: Make) -> None:
 def test_a_spread_needs_two_runs(make: Make) -> None:
     (row,) = summarize([make("a", 0, {1: 0.5})]).rows
     assert row.accuracy == 0.5
-    assert row.accuracy_sd is None
+    assert row.score_sd is None
     assert row.loss_sd is None
 
 
@@ -81,7 +81,7 @@ def test_a_method_that_learnt_nothing_sets_no_target(make: Make) -> None:
     stuck = make("stuck", 0, {0: 0.1, 10: 0.105}, majority_accuracy=0.102)
     lucky = make("lucky", 1, {0: 0.115, 10: 0.12}, majority_accuracy=0.102)
     s = summarize([stuck, lucky, make("slow", 0, {0: 0.1, 10: 0.2}), make("fast", 0, {0: 0.1, 5: 0.6})])
-    assert s.trivial_accuracy == 0.115
+    assert s.trivial_score == 0.115
     assert s.target == pytest.approx(0.95 * 0.2)
     assert [r.reached for r in s.rows] == [0, 0, 1, 1]
 
@@ -105,12 +105,12 @@ def test_runs_without_a_common_target_get_the_usual_one(make: Make, targets: tup
 
 def test_where_nothing_was_learnt_there_is_no_target(make: Make) -> None:
     s = summarize([make("fedavg", 0, {0: 0.5, 10: 0.4}), make("other", 0, {0: 0.3, 10: 0.5})])
-    assert (s.trivial_accuracy, s.target) == (0.5, None)
+    assert (s.trivial_score, s.target) == (0.5, None)
     assert [r.time_to_target for r in s.rows] == [None, None]
 
 
 def test_a_run_that_was_first_tested_after_it_had_begun_tells_nothing_of_the_untrained_model(make: Make) -> None:
-    assert summarize([make("a", 0, {5: 0.5, 10: 0.4})]).trivial_accuracy == 0
+    assert summarize([make("a", 0, {5: 0.5, 10: 0.4})]).trivial_score == 0
 
 
 def test_without_fedavg_times_are_absolute_only(make: Make) -> None:
@@ -154,9 +154,9 @@ def test_a_fraction_outside_0_to_1_is_refused_by_name(two_methods: list[Result],
 def test_a_task_without_accuracy_keeps_its_loss(make: Make) -> None:
     runs = [make("fedavg", s, {0: None, 10: None}, final_loss=loss) for s, loss in ((0, 0.2), (1, 0.4))]
     s = summarize(runs)
-    assert (s.target, s.scored) == (None, False)
+    assert (s.target, s.metric.name, s.has_targets) == (None, "loss", False)
     (row,) = s.rows
-    assert (row.accuracy, row.accuracy_sd, row.time_to_target, row.relative_time) == (None, None, None, None)
+    assert (row.accuracy, row.time_to_target, row.relative_time) == (None, None, None)
     assert (row.loss, row.loss_sd) == pytest.approx((0.3, 0.2 / sqrt(2)))
 
 

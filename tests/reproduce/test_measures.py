@@ -145,7 +145,7 @@ def test_a_column_may_have_a_target_of_its_own(table: Table) -> None:
     assert found is not None
     assert other is not None
     assert found < other  # 95 % of the lowest final accuracy, 76 %
-    with pytest.raises(BadInput, match="target.accuracy.nowhere"):
+    with pytest.raises(BadInput, match=r"target\.accuracy\.nowhere"):
         table(("[rows.fedavg]", "[target]\naccuracy = { nowhere = 20.0 }\n[rows.fedavg]"))
 
 

@@ -13,7 +13,7 @@ import pytest
 import tarry
 from tarry.config.spec import Spec
 from tests.helpers.interrupted import interrupted_run
-from tests.helpers.track_stores import Recording
+from tests.helpers.track_stores import Recording, curves_of_tensorboard
 
 RUN: dict[str, Any] = {
     "method": "fedasync",
@@ -175,6 +175,23 @@ def test_a_comparison_is_a_group_with_its_page_and_table(tmp_path):
     assert "<html" in texts[0]
     assert "| fedasync |" in texts[1]
     assert json.loads(texts[2])["rows"]
+
+
+def test_the_trials_of_a_study_are_a_group():
+    tracker = Recording()
+    given = {"clients": 3, "updates": 3, "epochs": 1, "delay": [1, 1.5, 2.25], "track": tracker}
+    tarry.tune(["fedasync"], {"name": "digits", "limit": 200, "hidden": 8}, trials=2, seeds=[1000], **given)
+    assert len(tracker.runs) == 2
+    assert {run.group.name for run in tracker.runs if run.group} == {"comparison"}
+    assert [kind for kind, _ in tracker.groups] == ["begin", "end"]
+
+
+def test_a_run_whose_folder_was_moved_continues_its_file_there(tmp_path):
+    interrupted_run(tmp_path / "run", lambda e: e.time >= 4.5, track="tensorboard", checkpoint_every=1e-9, **RUN)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    result = tarry.resume(tmp_path / "moved")
+    assert not (tmp_path / "run").exists()
+    assert len(curves_of_tensorboard(tmp_path / "moved" / "tensorboard")["loss"]) == len(result.curve)
 
 
 def names(track: Any) -> list[Any]:

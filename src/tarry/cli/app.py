@@ -62,7 +62,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "manifolds": LazyCommand("catalog:manifolds", "List the curves along which the global model can move."),
     "schedules": LazyCommand(
         "catalog:schedules",
-        "List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too.",
+        "List the learning-rate schedules of clients and servers, with their parameters.",
     ),
     "unlabeled": LazyCommand("catalog:unlabeled", "List the sets of unlabeled inputs, with their parameters."),
     "federation": LazyCommand(

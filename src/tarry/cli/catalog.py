@@ -58,7 +58,7 @@ def metrics(name: Name = None) -> None:
     if name is None:
         print_parts(
             "and those of torchmetrics, as --metric torchmetrics:F1Score:task=multiclass,num_classes=10, and your own,"
-            " as --metric FILE.py:FUNCTION: see docs/metrics.md"
+            " as --metric FILE.py:FUNCTION: see docs/guides/metrics.md"
         )
 
 
@@ -91,7 +91,7 @@ def unlabeled(name: Name = None) -> None:
 
 
 def schedules(name: Name = None) -> None:
-    """List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too."""
+    """List the learning-rate schedules of clients and servers, with their parameters."""
     from ..training.schedules import schedules as registry
 
     _print_entries(registry, name)

@@ -31,7 +31,16 @@ from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
 from ..metrics import metrics_of
-from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting, with_absolute_file
+from .components import (
+    CROSSES,
+    REGISTRIES,
+    Choice,
+    errors_under_flag,
+    example_of,
+    groups_with,
+    parse_setting,
+    with_absolute_file,
+)
 from .cross_syntax import expand_cross
 from .other_names import suggestion
 from .track_syntax import Tracked, checked_trackers, parse_track, track_texts
@@ -227,7 +236,8 @@ class Spec:
                 values[name] = parse_track(value) if name == "track" else parse_setting(known[name], value)
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {short_text(value)}: {e}")
-        choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
+        chosen = {g: values.get(g, known[g].default) for g in REGISTRIES}
+        choices, wrong_choices = _checked_choices(chosen)
         wrong_choices += _drop_wrong_metrics(values)
         try:
             values["track"] = checked_trackers(values.get("track"))
@@ -235,7 +245,7 @@ class Spec:
             problems += e.problems
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
-        problems += [_unknown(name, known) for name in given if name not in known]
+        problems += [_unknown(name, value, known, chosen) for name, value in given.items() if name not in known]
         if problems:
             raise BadInput(problems)
         return spec._with_defaults()
@@ -435,16 +445,23 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
 def _drop_wrong_metrics(values: dict[str, Any]) -> list[str]:
     """Remove metrics that cannot be made from the settings; return their problems."""
     try:
-        metrics_of(values.get("metric") or ("accuracy",))
+        if values.get("metric") is not None:
+            metrics_of(values["metric"])
     except BadInput as e:
         del values["metric"]
         return list(e.problems)
     return []
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = suggestion(name, known)
-    hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}"
+def _unknown(name: str, value: Any, known: Iterable[str], chosen: Mapping[str, Any]) -> str:
+    """Return the problem of an unknown setting: what it is called here, or which component has such a parameter."""
+    own, others = groups_with(name, chosen)
+    close = None if own else suggestion(name, known)
+    meant = [close] if close else [f"{group}.{name}" for group in own or others]
+    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known are {', '.join(known)}"
+    if meant and "." in meant[0]:
+        group, _, parameter = meant[-1].partition(".")
+        hint = f"{hint[:-1]}, as in {example_of(group, parameter, value, chosen[group])}?"
     return f"--{name.replace('_', '-')}: no such setting; {hint}"
 
 

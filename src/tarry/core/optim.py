@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .errors import BadInput, near
 
-__all__ = ["AdamNumbers", "Optimizer", "clip_norm", "make_optimizer"]
+__all__ = ["USUAL_ADAM", "AdamNumbers", "Optimizer", "clip_norm", "make_optimizer"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class AdamNumbers(NamedTuple):
     eps: float = 1e-8
 
 
-_USUAL = AdamNumbers()
+USUAL_ADAM = AdamNumbers()
 
 
 def _adam(lr: Any, weight_decay: float, *, decoupled: bool, numbers: AdamNumbers) -> Optimizer:
@@ -167,7 +167,7 @@ def make_optimizer(
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
     clip_value: float | None = None,
-    numbers: AdamNumbers = _USUAL,
+    numbers: AdamNumbers = USUAL_ADAM,
 ) -> Optimizer:
     """The optimizer of that name: sgd (momentum, weight decay), adam, adamw (β₁, β₂, ε); with clipped gradients."""
     problems = []

@@ -66,7 +66,7 @@ class Task:
     train: Examples | None = None
     validation: Examples | None = None  # what a run is scored on before its end, in place of the test set
     groups: Tensor | None = None
-    #: names, records or functions (outputs, targets); None: accuracy for classes, rmse for numbers (docs/metrics.md)
+    #: names, records or functions (outputs, targets); None: accuracy for classes, rmse for numbers
     metrics: Sequence[str | Metric | Callable[[Tensor, Tensor], Any]] | None = None
     unlabeled: Tensor | None = None  # inputs the server has, without labels
     unlabeled_mask: Tensor | None = None  # which of their places count, for sequences

@@ -266,7 +266,8 @@ def _read_rounds(
         own.rest.append(seconds - part)
     if not rounds:
         raise BadInput(f"{flag}: all {blank:,} durations in column {column!r} are blank; name another --delay.column")
-    notices = (f"{flag}: {blank:,} lines with a blank {column!r} are skipped",) if blank else ()
+    lines = "1 line with a blank {} is" if blank == 1 else f"{blank:,} lines with a blank {{}} are"
+    notices = (f"{flag}: {lines.format(repr(column))} skipped",) if blank else ()
     return list(rounds.values()), notices
 
 

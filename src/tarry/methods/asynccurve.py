@@ -239,7 +239,7 @@ def asynccurve(
     """Clients learn a curve to where they end; the server walks along it.
 
     Clients descend by the optimizer and the rates of the method, not by the run's --optimizer, --lr, --momentum,
-    --weight-decay and --lr-decay; asam is a step of Adam at a point further up.
+    --weight-decay, schedule and clipping; asam is a step of Adam at a point further up.
     """
     moments = moments and optimizer != "sgd"
     local = CurveLearning(

@@ -19,7 +19,7 @@ from ..core.metric import ACCURACY, SHARE, Metric
 from .forms import IGNORED, is_classes, labeled_rows, log_probabilities, yes_no_rows
 from .registry import metrics
 
-__all__ = ["Accuracy"]
+__all__ = ["Accuracy", "accuracy", "f1"]
 
 _BLOCK = 1 << 22  # numbers that are converted at once
 _MOST_BINS = 100_000

@@ -12,7 +12,7 @@ from ..core.metric import Metric
 from .forms import number_rows
 from .registry import metrics
 
-__all__ = ["Moments"]
+__all__ = ["Moments", "rmse"]
 
 
 class Moments:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.metric import LOSS, Accumulator, Metric
-from .choice import metrics_of
+from .classification import accuracy, f1
 from .forms import is_classes
 from .registry import metrics
+from .regression import rmse
 
 __all__ = ["Scoring", "default_metrics", "is_mean_over_examples"]
 
@@ -88,10 +89,10 @@ def default_metrics(outputs: Any, targets: Tensor) -> tuple[Metric, ...]:
     if not isinstance(outputs, Tensor) or not outputs.ndim or not targets.ndim:
         return (LOSS,)
     if is_classes(outputs, targets[: len(outputs)]):
-        return metrics_of(["accuracy"])
+        return (accuracy(),)
     some = targets[: len(outputs)]
     if not targets.is_floating_point() or some.numel() != outputs.numel():
         return (LOSS,)
     if bool(((targets == 0) | (targets == 1)).all()):
-        return metrics_of(["accuracy" if targets.numel() == len(targets) else "f1"])
-    return metrics_of(["rmse"])
+        return (accuracy() if targets.numel() == len(targets) else f1(),)
+    return (rmse(),)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..core import rng
 from ..core.local_rule import ClientModel, Context, LocalRule, RuleStep, VisitInput, VisitOutput
-from ..core.optim import AdamNumbers, Optimizer, make_optimizer
+from ..core.optim import USUAL_ADAM, AdamNumbers, Optimizer, make_optimizer
 from ..core.task import Examples
 from ..core.tickets import CONTROL, NOTHING
 from .checks import above, at_least, between, check, decay
@@ -79,7 +79,7 @@ class CurveLearning(LocalRule):
     sigma: float
     gamma: float
     shape: CurveName
-    adam: AdamNumbers = AdamNumbers()
+    adam: AdamNumbers = USUAL_ADAM
 
     def __post_init__(self) -> None:
         check(

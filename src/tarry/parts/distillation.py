@@ -12,8 +12,8 @@ may have any number of dimensions before the classes: all tokens of a sequence c
 Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Adam hardly
 depends on the length of a gradient, so that ν has little effect with it. `optimizer="sgd"` is Eq. 2 as printed, without
 Adam. `teacher="outputs"` is App. B's teacher, σ(y) = mean of the σ(y^i), in place of line 14's. Logits that are not
-finite are not stored: such a client keeps its older ones, or has none. With `moments="keep"` Adam goes on with the moments
-and the count of the distillation before.
+finite are not stored: such a client keeps its older ones, or has none. With `moments="keep"` Adam goes on with the
+moments and the count of the distillation before.
 
 The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(view.key, l), |U|), the last
 one short; a batch of the whole set keeps the stored order.
@@ -34,7 +34,7 @@ from ..core import rng
 from ..core.client_table import ClientTable
 from ..core.errors import BadInput
 from ..core.method import Method, ServerView
-from ..core.optim import AdamNumbers, clip_norm, make_optimizer
+from ..core.optim import USUAL_ADAM, AdamNumbers, clip_norm, make_optimizer
 from ..core.parts import Aggregate, Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.task import Task
@@ -60,7 +60,7 @@ class Distillation:
     clip: float | None = 5.0  # ν; None = ∞
     optimizer: Literal["adam", "sgd"] = "adam"
     teacher: Literal["logits", "outputs"] = "logits"  # whose mean over clients teaches
-    adam: AdamNumbers = AdamNumbers()
+    adam: AdamNumbers = USUAL_ADAM
     moments: Literal["restart", "keep"] = "restart"  # Adam's, from one distillation to the next
 
     def __post_init__(self) -> None:

@@ -163,10 +163,13 @@ class Result:
         """
         if (final := self.test_metrics or self.validation_metrics) is not None:
             return final
-        if self.curve:
-            return self.curve[-1].metrics
-        usual = {"accuracy": self.final_accuracy, "loss": self.final_loss}
-        return {name: value for name, value in usual.items() if value is not None}
+        found = dict(self.curve[-1].metrics) if self.curve else {}
+        for name, value in (("accuracy", self.final_accuracy), ("loss", self.final_loss)):
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = value
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what builds the model: another process may not be able to import it."""

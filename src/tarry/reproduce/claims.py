@@ -258,7 +258,7 @@ def _leads(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str
 def _compare_leads(
     found: Findings, grid: TableGrid, pairs: Sequence[tuple[str, tuple[str, ...], tuple[str, ...], str]]
 ) -> Iterator[_ClaimSides]:
-    leads = []
+    leads: list[tuple[str, float, float]] = []
     for title, rows, others, column in pairs:
         if any(grid.mean(r, column) is None for r in (*rows, *others)):
             if not leads:

@@ -17,7 +17,7 @@ from typing import Any
 from ..config.components import REGISTRIES, Choice
 from ..config.spec import Spec
 from ..core.errors import BadInput
-from ..runs.run import EXECUTION_SETTINGS
+from ..record.digests import EXECUTION_SETTINGS
 
 __all__ = [
     "Axis",

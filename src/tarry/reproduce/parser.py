@@ -6,7 +6,8 @@ measures                measures of a cell, the main one first (see `measures`; 
 seeds, points           number of seeds; number of points that are stored of a curve
 baseline, hero, test    the row that times are relative to; the rows tested against all others
 figure                  "curves", "bars", "sweep", or a table with the fields of `experiment.Figure`
-[target]                target of `time`: share, accuracy (one, or a table by column), loss, row; also [target.quick], [target.reduced]
+[target]                target of `time`: share, accuracy (one, or a table by column), loss, row; also [target.quick],
+                        [target.reduced]
 [settings]              settings of all runs, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
 [cells.R.C]             the same for one cell; skip = true if the paper has none

@@ -37,10 +37,10 @@ from ..report.tables import (
 )
 from .comparison import SIGNIFICANCE, Comparison
 from .jobs import check_folder, run_folder_of, run_jobs
+from .named_files import files_of
 from .parallel import Jobs, ShowProgress
 from .progress_bars import comparison_bar
 from .result import SpecModel
-from .run import files_of
 from .specs import specs_of
 from .tracking import ComparisonTracking
 from .tuning.tuned_file import TUNED, TunedSettings, tuned_settings

@@ -17,11 +17,13 @@ from ..core.errors import (
     DamagedFile,
 )
 from ..executors.timing import TrialCache
+from ..record.digests import EXECUTION_SETTINGS
 from ..record.result import Result
 from ..record.run_folder import RunFolder, object_comments
+from .named_files import changed_files
 from .parallel import Jobs, RunOne, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
-from .run import EXECUTION_SETTINGS, Progress, changed_files, resume_folder, run_spec
+from .run import Progress, resume_folder, run_spec
 from .tracking import GroupRecord
 
 __all__ = ["check_folder", "run_folder_of", "run_jobs", "run_or_resume"]

@@ -37,7 +37,7 @@ from ..core.schedule import ScheduleInput
 from ..core.server import Server
 from ..core.task import Examples, Task, has_classes
 from ..core.tickets import VisitJob
-from ..metrics import Scoring, is_mean_over_examples, metrics_of
+from ..metrics import Scoring, accuracy, is_mean_over_examples
 from ..training.flat_model import FlatModel
 from ..training.visit import LocalWork, train
 from .task_metrics import metrics_in
@@ -67,7 +67,7 @@ def client_metric(task: Task) -> Metric | None:
     first = metrics_in(task)[0]
     if first.name == LOSS.name or task.test is None:
         return None
-    return first if not has_classes(task.test) or is_mean_over_examples(first) else metrics_of(["accuracy"])[0]
+    return first if not has_classes(task.test) or is_mean_over_examples(first) else accuracy()
 
 
 class PerClassTest:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
 from ..config.number_errors import errors_of_extreme_numbers
 from ..config.spec import Spec
@@ -27,11 +26,10 @@ from ..record.rows import Mark, Recorder
 from ..record.run_folder import RunFolder
 from ..record.storage import TEXT_LIMIT, read_bytes, write_atomic
 from ..sim.simulator import Simulator
-from ..tasks import tasks
-from ..tasks.data.sets import loose_files, without_suffix
 from ..training.determinism import deterministic, generator_restored
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
+from .named_files import changed_files, files_of
 from .notices import result_notices
 from .progress_bars import run_bar
 from .proofs import ProofExecutor, ProofSample
@@ -42,7 +40,7 @@ from .stored_spec import errors_of_stored_settings, stored_spec
 from .task_metrics import majority_accuracy
 from .tracking import GroupRecord, Tracking
 
-__all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
+__all__ = ["Progress", "resume", "resume_folder", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
 #: execution settings of other executors, which an executor that is given to `resume` does not take
@@ -69,7 +67,7 @@ class Progress:
     time: float
     updates: int
     score: float | None  # of the last evaluation
-    metric: Metric = ACCURACY  # what the score is
+    metric: Metric = field(default=ACCURACY, repr=False)  # what the score is
     personalized: float | None = None  # when the run is over: the share of clients that are done (--personalize)
 
 
@@ -179,12 +177,6 @@ def _finished_result(folder: RunFolder, objects: Mapping[str, Any]) -> Result:
     return replace(Result.read(folder.path), builder=FolderModel(folder.path, objects))
 
 
-def changed_files(folder: Path, spec: Spec) -> dict[str, Path]:
-    """Return the files of the spec whose content has changed since the run in the folder began, by setting."""
-    before, files = RunFolder(folder).meta().files, files_of(spec)
-    return {s: files[s] for s, digest in file_digests(files).items() if before.get(s, digest) != digest}
-
-
 def run_spec(
     spec: Spec,
     *,
@@ -208,31 +200,6 @@ def run_spec(
         if executor_from is not None and executor_from.executor.is_file():
             write_atomic(folder.executor, read_bytes(executor_from.executor, TEXT_LIMIT))
         return RunSession(simulation, folder, callbacks, progress, trials, group).run()
-
-
-def files_of(spec: Spec) -> dict[str, Path]:
-    """The files that the settings name, by setting: `file.py:factory`, paths, and NAME.npz of TARRY_DATA."""
-    named = {} if not isinstance(spec.availability, str) else {"availability": spec.availability}
-    for group in REGISTRIES:
-        choice = getattr(spec, group)
-        if isinstance(choice, Choice):
-            flag = group.replace("_", "-")
-            texts = {flag: choice.name, **{f"{flag}.{k}": v for k, v in choice.params.items()}}
-            named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
-            if (
-                group == "task"
-                and (name := without_suffix(choice.name)) not in tasks
-                and name in (loose := loose_files())
-            ):
-                named["task"] = str(loose[name])
-    files = [m for m in spec.metric or () if isinstance(m, str) and ".py:" in m]
-    named |= {"metric" if i == 0 else f"metric.{i}": file for i, file in enumerate(files)}
-    return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
-
-
-def _file(text: str) -> str:
-    file, colon, _ = text.rpartition(".py:")
-    return f"{file}.py" if colon else text
 
 
 class RunSession:

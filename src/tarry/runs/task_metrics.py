@@ -14,7 +14,7 @@ from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.metric import Metric, Scores
 from ..core.task import Task, has_classes
-from ..metrics import default_metrics, metrics_of
+from ..metrics import accuracy, default_metrics, metrics_of
 
 __all__ = ["check_metrics", "majority_accuracy", "measures_accuracy", "metrics_in", "with_metrics"]
 
@@ -26,7 +26,7 @@ def with_metrics(task: Task, spec: Spec, outputs: Any) -> Task:
         return replace(
             task, metrics=default_metrics(outputs, task.clients[0][1] if task.test is None else task.test[1])
         )
-    return replace(task, metrics=metrics_of(["accuracy"] if chosen is None else chosen))
+    return replace(task, metrics=(accuracy(),) if chosen is None else metrics_of(chosen))
 
 
 def metrics_in(task: Task) -> tuple[Metric, ...]:

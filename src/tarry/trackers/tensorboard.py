@@ -38,7 +38,10 @@ class TensorBoard(Tracker):
         self._writer: SummaryWriter | None = None
 
     def begin(self, run: TrackedRun) -> None:
-        folder = Path(run.memory.setdefault("folder", str(self._folder_of(run))))
+        folder = Path(run.memory.get("folder", ""))
+        if not run.memory or not folder.is_dir():  # a new run, or one whose folder was moved
+            folder = self._folder_of(run)
+            run.memory["folder"] = str(folder)
         for old in files_in(folder, "events.out.tfevents.*"):
             old.unlink()
         self._settings, self._began = dict(run.settings), run.began

@@ -383,7 +383,7 @@ def test_with_one_stored_mean_the_basis_is_the_projection_at_every_step() -> Non
 
 
 def test_a_basis_needs_a_mean_and_past_means_that_are_kept() -> None:
-    with pytest.raises(BadInput, match="--method.stored 0"):
+    with pytest.raises(BadInput, match=r"--method\.stored 0"):
         build_by_flags(tarry.methods, "fedogd", projection="basis", stored=0)
     with pytest.raises(BadInput, match="the server keeps no past means"):
         build_by_flags(tarry.methods, "fedogd", projection="basis", privacy=True)

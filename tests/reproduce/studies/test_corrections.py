@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_assumptions_4_and_7_by_hand() -> None:
     run_observed(made, both)
     n = made.layout.n_params
     globals_ = [w[:n] for _, w in seen]
-    steps = [float(torch.linalg.vector_norm(b - a)) for a, b in zip(globals_, globals_[1:], strict=False)]
+    steps = [float(torch.linalg.vector_norm(b - a)) for a, b in pairwise(globals_)]
     stale = [(v, u) for v, (u, _) in enumerate(seen) if u.staleness]
     assert [row["staleness"] for row in look.rows] == [u.staleness for _, u in stale]
     for row, (v, u) in zip(look.rows, stale, strict=True):

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ...core import rng
-from ...core.contracts import check_rule_output
+from ...core.contracts import check_rule_dtype, check_rule_output
 from ...core.local_rule import Context, LocalRule, VisitInput
 from ...core.optim import Optimizer
 from ...core.rng import Stream
@@ -305,6 +305,7 @@ class BatchedTrainer:
         for c, v in enumerate(members):
             own = stack.state.fill([t[c] for t in state], instead={Optimizer: v.optimizer})
             out = check_rule_output(self._rule, "finish", self._rule.finish(ends[c], v.context, own))
+            check_rule_dtype(self._rule, ends[c], out.delta, v.brief.weights)
             delta = ends[c] - v.brief.weights if out.delta is None else _copy_row(out.delta)
             found.append((delta, out))
         sums = torch.stack([delta.sum() for delta, _ in found]).tolist() if found else []

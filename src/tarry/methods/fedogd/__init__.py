@@ -7,7 +7,7 @@
              w_k         ← w_k − η_l g̃                    b: the base of the group it is not in
 
 The paper's Δw_k is (w_k − w)/η_l, and its step has no η_l: here the step is of η_g η_l, so that η_g = 1 goes all the
-way of a mean. With one η_l the two cancel. Under --lr-decay what is cached of a client is its displacement over the
+way of a mean. With one η_l the two cancel. Under --lr-schedule what is cached of a client is its displacement over the
 rate of its hand-out (in terms of the first), and counts at the rate of the epoch.
 
 Errata, and what is done about them. Line 11 prints w − η_g Δw with Δw = (w_k − w)/η_l, away from the clients: a plus
@@ -22,9 +22,9 @@ M_1 as it is. A client not seen before is taken for active at its hand-out. A lo
 Running statistics have no direction: each client's latest are cached, and the global goes min(1, η_g) of the way to the
 mean of the groups' means.
 
-"Traditional OGD" of Fig. 6 is read as `projection=always`: at every step, onto the mean of the other group. The OGD that
-the paper cites (Farajtabar et al. 2020) projects out the span of all stored gradients. `projection=basis` does so with
-the last `stored` means of the other group, which costs as many models downwards.
+"Traditional OGD" of Fig. 6 is read as `projection=always`: at every step, onto the mean of the other group. The OGD
+that the paper cites (Farajtabar et al. 2020) projects out the span of all stored gradients. `projection=basis` does so
+with the last `stored` means of the other group, which costs as many models downwards.
 
 `groups="announced"`: the hand-out names the group, by the speed of the previous visit. It holds from the upload of
 that visit on. A client's first upload is grouped by its own speed.
@@ -85,8 +85,9 @@ class BasisDescent(LocalRule):
         return visit.weights, {"rows": unit, "inverse": inverse}
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002
-        rows = context["rows"]
-        return g - rows.T @ (context["inverse"] @ (rows @ g))
+        rows: Tensor = context["rows"]
+        out: Tensor = g - rows.T @ (context["inverse"] @ (rows @ g))
+        return out
 
 
 @dataclass(frozen=True)

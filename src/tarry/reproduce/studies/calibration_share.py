@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ _SERVERS = {"calibration": "orthofl", "aggregation": "fedasync"}
 def noise_layout(size: int, layers: int) -> Layout:
     """Return a layout of so many numbers in layers of about one length."""
     edges = np.linspace(0, size, layers + 1).astype(int).tolist()
-    spans = zip(edges[:-1], edges[1:], strict=True)
+    spans = pairwise(edges)
     return Layout(tuple(Block(f"layer{i}", a, b, (b - a,), Kind.PARAM) for i, (a, b) in enumerate(spans)))
 
 

@@ -80,7 +80,7 @@ def run(
     curves: dict[str, Any] = {}
     for seed in seeds:
         with deterministic():
-            took = study.piece(f"seconds-{seed}", [where, seed, o], lambda seed=seed: _time(o, seed, device))
+            took = study.piece(f"seconds-{seed}", [where, seed, o], partial(_time, o, seed, device))
         numbers.setdefault("distillation", {}).setdefault("server", {})[str(seed)] = {"seconds": short(took)}
         for name, delay in study.choices("delays").items():
             counts = study.piece(f"{name}-{seed}", [seed, o, name], partial(_count, o, delay, seed))

@@ -1,7 +1,7 @@
 """FedSOL, Table 5 and App. I: floating-point operations of a client's visit, and its memory, relative to FedAvg's.
 
-Operations are counted by torch's FlopCounterMode in a whole visit of E epochs, which is trained by the library's loop on
-noise: matrix products and convolutions, forward and backward. The proximal loss is the divergence of outputs, whose
+Operations are counted by torch's FlopCounterMode in a whole visit of E epochs, which is trained by the library's loop
+on noise: matrix products and convolutions, forward and backward. The proximal loss is the divergence of outputs, whose
 received outputs are computed once for each example (the paper's δ). `memory` is the peak that PyTorch allocates on a
 CUDA device; without one there is no such number.
 """

@@ -3,9 +3,9 @@
     S    the drift ‖Θ^τ − Θ^t‖ of an update over the longest server step since its hand-out                 Assumption 4
     D    at the worst place λ: E‖γ(λ) − Θ^τ‖ / E‖γ̂(λ) − Θ^τ‖, γ the curve and γ̂ the line to the endpoint    Assumption 7
 
-Assumption 4 is about expectations, given the weights at the hand-out; a run gives one sample of each, so that S is shown
-as its largest and its mean value beside the largest staleness, which bounds it. D is taken for the endpoints of trusted
-displacement and of trusted position, with the control point moved along and rotated, as in `control_corrections`.
+Assumption 4 is about expectations, given the weights at the hand-out; a run gives one sample of each, so that S is
+shown as its largest and its mean value beside the largest staleness, which bounds it. D is taken for the endpoints of
+trusted displacement and of trusted position, with the control point moved along and rotated (`control_corrections`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from ...core.layout import Layout
 from ...core.method import ServerView
 from ...core.task import Examples
 from ...core.tickets import Update
-from ...parts.project import calibrate
+from ...parts.project import Projection, calibrate
 from ...parts.staleness import polynomial
 from ...runs.build import BuiltRun
 from ...training.flat_model import FlatModel
@@ -60,7 +60,7 @@ QUICK: dict[str, Any] = {
     "settings": {"task": {"name": "digits", "model": "mlp"}, "updates": 150, "batch": 32, "lr": 0.05},
     "examples": 100,
 }
-_STARTS = ("full", "layer")
+_STARTS: tuple[Projection, ...] = ("full", "layer")
 _BINS = 20  # places of the curves over virtual time
 
 
@@ -119,7 +119,7 @@ class OneStep:
         loss, gradient = loss_and_gradient(self._model, start, examples)
         moved = start.clone()
         self._layout.params(moved).add_(gradient, alpha=-self._lr)
-        return loss, self._model.evaluate(moved, examples)[1]
+        return loss, self._model.evaluate(moved, examples)["loss"]
 
 
 def loss_and_gradient(model: FlatModel, weights: Tensor, examples: Examples, chunk: int = 500) -> tuple[float, Tensor]:

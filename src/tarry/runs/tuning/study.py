@@ -17,6 +17,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -41,6 +42,7 @@ from ..progress_bars import comparison_bar
 from ..run import Progress
 from ..simulation import build_simulation
 from ..specs import specs_of
+from ..tracking import ComparisonTracking, GroupRecord
 from .search import Point, Search, is_known_before, next_point, points
 from .space import Space, defaults, parse_space, space_of
 from .trials import Trial, run_trial, trial_of
@@ -190,12 +192,17 @@ def run_study(
             _bind(out, study)
             if from_here is not None:
                 write_command(out, from_here)
-        runner = _Runner(study, out, workers, progress or (lambda *_: None))
+        first = study.methods[0].spec
+        tracking = None if first.track is None else ComparisonTracking(first, out)
+        group = None if tracking is None else tracking.record
+        runner = _Runner(study, out, workers, progress or (lambda *_: None), group)
         trials = runner.run()
         metric = next((run.metric for run in runner.results.values() if run.finished), ACCURACY)
         tuning = _tuning(study, trials, metric, out, command)
         if out is not None:
             _write_tables(out, tuning, runner.results)
+        if tracking is not None and (finished := [run for run in runner.results.values() if run.finished]):
+            tracking.end(finished, summarize(finished))
     return tuning
 
 
@@ -216,8 +223,11 @@ def _bind(out: Path, study: Study) -> None:
 class _Runner:
     """The runs of a study, a generation of trials after the other."""
 
-    def __init__(self, study: Study, out: Path | None, workers: int, show: ShowProgress):
+    def __init__(
+        self, study: Study, out: Path | None, workers: int, show: ShowProgress, group: GroupRecord | None = None
+    ):
         self._study, self._out, self._workers, self._show = study, out, workers, show
+        self._one = run_trial if group is None else partial(run_trial, group=group)
         self._key = key(study.search_seed, Stream.DISPATCH)
         self._done = 0  # runs of earlier generations
         self.results: dict[tuple[str, int], Result] = {}  # by label and seed
@@ -272,7 +282,7 @@ class _Runner:
         def show(index: int, spec: Spec, progress: Progress) -> None:
             self._show(before + index, spec, progress)
 
-        results = run_jobs(jobs, workers=self._workers, show=show, one=run_trial)
+        results = run_jobs(jobs, workers=self._workers, show=show, one=self._one)
         self.results |= dict(zip(new, results, strict=True))
         self._done += len(jobs)
 

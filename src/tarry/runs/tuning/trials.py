@@ -24,6 +24,7 @@ from ...record.storage import TEXT_LIMIT, make_folder, write_atomic
 from ...version import __version__
 from ..jobs import run_or_resume
 from ..run import Progress
+from ..tracking import GroupRecord
 from .search import Point
 
 __all__ = ["Trial", "final_score", "run_trial", "trial_of"]
@@ -74,17 +75,19 @@ def final_score(run: Result) -> float | None:
     return run.metric.sign * score
 
 
-def run_trial(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:
+def run_trial(
+    spec: Spec, folder: Path | None, progress: Callable[[Progress], None], group: GroupRecord | None = None
+) -> Result:
     """Run a trial, or read or resume it; an error of its settings or its training makes a failed result.
 
-    Errors of the disk and of processes are not the trial's, and are raised.
+    Errors of the disk and of processes are not the trial's, and are raised. `group`: the study that trackers put it in.
     """
     note = None if folder is None else folder.parent / f"failed-{spec.seed}.json"
     if note is not None and note.is_file():
         error = read_record(note, _NOTE, TEXT_LIMIT)["error"]
     else:
         try:
-            return _without_weights(_patiently(spec, folder, progress))
+            return _without_weights(_patiently(spec, folder, progress, group))
         except (StorageError, WorkerDied, DamagedFile, FolderBusy, OSError):  # OSError: the study's process was killed
             raise
         except Exception as e:
@@ -96,12 +99,14 @@ def run_trial(spec: Spec, folder: Path | None, progress: Callable[[Progress], No
     return _failed_result(spec, error)
 
 
-def _patiently(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:
+def _patiently(
+    spec: Spec, folder: Path | None, progress: Callable[[Progress], None], group: GroupRecord | None
+) -> Result:
     """Run the trial; wait a while for another process in its folder to end."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:
-            return run_or_resume(spec, folder, progress)
+            return run_or_resume(spec, folder, progress, group=group)
         except FolderBusy:
             if time.monotonic() > until:
                 raise
