@@ -36,6 +36,9 @@ VALID: Mapping[str, st.SearchStrategy[Any]] = {
     "optimizer": st.sampled_from(["sgd", "adam", "adamw"]),
     "lr": st.floats(1e-9, 1.0),
     "lr_decay": st.floats(0.1, 1.0),
+    "lr_schedule": st.sampled_from(["constant:warmup=2", "cosine:length=3,warmup=1", "linear:by=time,length=9"]),
+    "clip_norm": st.floats(1e-6, 1e6),
+    "clip_value": st.floats(1e-6, 1e6),
     "momentum": st.floats(0.0, 0.95),
     "weight_decay": st.floats(0.0, 0.5),
     "failure_rate": st.floats(0.0, 0.8),
@@ -71,6 +74,8 @@ def valid_settings(draw: st.DrawFn) -> dict[str, Any]:
     local = draw(st.sampled_from([{}, {"epochs": 1}, {"steps": 2}]))
     budget = {"task": TASK, "clients": 3, "updates": draw(st.integers(1, 8)), "method": draw(st.sampled_from(METHODS))}
     found = {**budget, "time": 1e4, "delay": "constant", **local, **{name: draw(VALID[name]) for name in sorted(names)}}
+    if "lr_schedule" in found:
+        found.pop("lr_decay", None)
     if found.get("optimizer", "sgd") != "sgd":
         found.pop("momentum", None)
     return {"epochs": 1, **found} if "steps" not in found else found
