@@ -26,7 +26,7 @@ from ..record.storage import TEXT_LIMIT, make_folder, write_atomic
 from ..report.page import write_page
 from ..report.tables import Summary, markdown, to_json
 from ..trackers.numbers import Measured, Measurements
-from ..trackers.tracker import Setting, TrackedGroup, TrackedRun, Tracker
+from ..trackers.tracker import SettingValue, TrackedGroup, TrackedRun, Tracker
 
 __all__ = ["ComparisonTracking", "GroupRecord", "Tracking", "build_trackers", "flat_settings"]
 
@@ -44,9 +44,9 @@ def build_trackers(spec: Spec) -> dict[str, Tracker]:
     return dict(zip(track_texts(spec.track or ()), made, strict=True))
 
 
-def flat_settings(spec: Spec) -> dict[str, Setting]:
+def flat_settings(spec: Spec) -> dict[str, SettingValue]:
     """Return the settings of a spec as texts and numbers, with the parameters of its components: "method.beta"."""
-    flat: dict[str, Setting] = {}
+    flat: dict[str, SettingValue] = {}
     for f in fields(spec):
         value = getattr(spec, f.name)
         if value is None or f.name == "track":
@@ -61,7 +61,7 @@ def flat_settings(spec: Spec) -> dict[str, Setting]:
     return flat
 
 
-def _plain(value: Any) -> Setting:
+def _plain(value: Any) -> SettingValue:
     return value if isinstance(value, bool | int | float) else str(value)[:_LONGEST]
 
 

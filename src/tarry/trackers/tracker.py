@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ..record.result import Result
 
-__all__ = ["Setting", "TrackedGroup", "TrackedPoint", "TrackedRun", "Tracker"]
+__all__ = ["SettingValue", "TrackedGroup", "TrackedPoint", "TrackedRun", "Tracker"]
 
 #: the value of a setting, as a tracker gets it
-Setting = str | int | float | bool
+SettingValue = str | int | float | bool
 
 
 class TrackedPoint(NamedTuple):
@@ -73,7 +73,7 @@ class TrackedRun:
     label: str  # the method with the parameters that were given
     task: str
     seed: int
-    settings: Mapping[str, Setting]  # flat: "method.beta"
+    settings: Mapping[str, SettingValue]  # flat: "method.beta"
     folder: Path | None
     began: float  # when the run began first, in seconds since 1970
     group: TrackedGroup | None = None
