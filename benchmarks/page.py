@@ -58,8 +58,10 @@ MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's 
 NOTES = {
     "long-run": "Each row is a segment of one run, in a process of its own; the last row has the slopes, per million"
     " updates. Memory, the time of a checkpoint, the start of `resume` and a refresh of `watch` do not grow with the"
-    " log. The size of a checkpoint varies with the bins of the diagnostics, of which there are 256 to 512. Only the"
-    " first look of `watch` reads the whole log, and `verify` does.",
+    " log. Diagnostics in a checkpoint have at most 512 bins, and 512 scores of a client. Only the first look of"
+    " `watch` reads the whole log, and `verify` does. Other processes were at work, so speeds vary.",
+    "verify": "Other processes were at work on both cores. The start of Python and torch is most of the first rows.",
+    "engine": "Other processes were at work on both cores: compare rows within this table alone.",
     "fleet": "Each node is a stub in one process for each link: it speaks Flower's Fleet protocol, trains 610 weights,"
     " and holds each visit for a scripted time. CPU, requests and updates/s are those of the second half of the run."
     " `accepted after` is the time from the end of a reply's upload to its row in the journal. `share of alone` is the"

@@ -58,9 +58,8 @@ class Journal:
         write_update(self._update_file(number), result)
 
     def load_update(self, number: int) -> LocalResult:
-        return read_update(
-            self._update_file(number), "the file of an accepted update is missing; the run cannot resume"
-        )
+        if_missing = "the file of an accepted update is missing; the run cannot be resumed"
+        return read_update(self._update_file(number), if_missing)
 
     def _update_file(self, number: int) -> Path:
         return self._updates / f"{number:08d}.safetensors"
