@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tarry.reproduce import catalog
+
 positive = st.floats(1e-3, 1e3)
 length = st.floats(0, 1e3)
 
@@ -82,3 +84,24 @@ def test_the_softmax_of_mean_logits_is_not_the_mean_of_softmaxes() -> None:
     product = np.sqrt(softmax(one) * softmax(two))
     assert of_logits == pytest.approx(product / product.sum())
     assert np.abs(of_logits - of_outputs).max() > 0.02
+
+
+def test_orthofls_mean_gains_and_speed_up_are_those_of_its_table_2() -> None:
+    paper = catalog.find("orthofl/table2").paper
+    accuracy, time = paper["accuracy"], paper["time"]["orthofl"]
+
+    def gain(row: str) -> float:
+        return float(np.mean([accuracy["orthofl"][c] - accuracy[row][c] for c in accuracy["orthofl"]]))
+
+    gains = {row: round(gain(row), 1) for row in ("fedavg", "fedprox", "fedadam")}
+    assert gains == {"fedavg": 12.6, "fedprox": 13.4, "fedadam": 7.4}
+    assert np.mean([gain(row) for row in gains]) == pytest.approx(11.1, abs=0.05)
+    assert np.mean([1 / t for t in time.values()]) == pytest.approx(11.9, abs=0.05)
+
+
+def test_fedogds_headline_reductions_are_those_against_mifa_in_one_case() -> None:
+    for table, case, reduction in (("table1", "L2", 93.52), ("table2", "L3", 74.94), ("table3", "L3", 99.68)):
+        variance = catalog.find(f"fedogd/{table}").paper["variance_test"]
+        assert 100 * (1 - variance["fedogd"][case] / variance["mifa"][case]) == pytest.approx(reduction, abs=0.01)
+    accuracy = catalog.find("fedogd/table2").paper["accuracy"]
+    assert accuracy["fedogd"]["L1"] / accuracy["mifa"]["L1"] == pytest.approx(1.0537, abs=1e-4)
