@@ -33,6 +33,7 @@ from record import measure_in_process, write
 from tarry.deploy.chunks import join_chunks_once
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.record.rows import read_rows
+from tarry.vector.process import return_freed_memory
 
 BASE = "1k"
 WIDTH = {BASE: 8, "1M": 490, "11M": 1_649, "100M": 4_990}
@@ -194,7 +195,7 @@ def flower_alone(size: str) -> list[dict[str, Any]]:
     """Return the most copies of a message that Flower holds at once, when it sends and when it receives one."""
     return [
         {"size": size, "process": f"Flower alone, {what}", "models": measure_in_process(_flower, WIDTH[size], what)}
-        for what in ("sending", "receiving", "receiving, with join_chunks_once")
+        for what in ("sending", "receiving", "receiving, as tarry's processes do")
     ]
 
 
@@ -203,7 +204,8 @@ def _flower(width: int, what: str) -> float:
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, push_objects
 
-    if what.endswith("once"):
+    if what.endswith("do"):
+        return_freed_memory()
         assert join_chunks_once()
     numbers = np.ones(n_weights(width), np.float32) * np.arange(n_weights(width), dtype=np.float32)
     message = RecordDict({"arrays": ArrayRecord({"weights": Array(numbers)})})

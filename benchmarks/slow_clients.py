@@ -1,4 +1,4 @@
-"""What one bad node out of four costs the others: their updates per second, of a run without it.
+"""Cost of one bad node out of four for the others: their updates per second, of a run without it.
 
     python benchmarks/slow_clients.py [--windows 5] [--seconds 12] [--visit 1.0] [--only flooding]
 

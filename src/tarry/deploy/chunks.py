@@ -1,10 +1,11 @@
 """Fewer copies of an array that Flower has received: each chunk is freed when it is joined to the others.
 
 Flower joins the chunks of an array in a buffer that grows, and then copies the buffer. With the chunks it holds more
-than three copies of a large message. Here it holds one, and a chunk. The patch is made where Flower has what it needs
-and small arrays come back as they were. Otherwise Flower stays as it is.
+than three copies of a large message. Here it holds one, and a chunk, where malloc hands freed memory back to the system
+(vector/process.py). The patch is made where Flower has what it needs and small arrays come back as they were. Otherwise
+Flower stays as it is.
 
-    python benchmarks/large_model.py      # rows "Flower alone, receiving", with and without `join_chunks_once`
+    python benchmarks/large_model.py      # rows "Flower alone, receiving", with and without both
 """
 
 from __future__ import annotations
