@@ -55,7 +55,7 @@ SEED ?= 0
 chaos: $(STAMP)
 	$(BIN)/python -m tools.chaos --seconds $(SECONDS) --seed $(SEED) $(CHAOS)
 
-# An hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
+# More than an hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
 bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
@@ -67,10 +67,17 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/cache.py --updates 400
 	$(BIN)/python benchmarks/long_run.py
+	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/local_rules.py
 	$(BIN)/python benchmarks/ray_scale.py
 	$(BIN)/python benchmarks/federation.py
-	$(BIN)/python benchmarks/large_model.py
+	$(BIN)/python benchmarks/federation.py --compare --nodes 2
+	$(BIN)/python benchmarks/fleet.py --nodes 50,200 --seconds 60
+	$(BIN)/python benchmarks/fleet.py --nodes 200 --links 2 --seconds 60 --name fleet-two-links
+	TARRY_QUICK_LINK=0 $(BIN)/python benchmarks/fleet.py --nodes 50 --seconds 40 --name fleet-without-quick-link
+	$(BIN)/python benchmarks/fleet.py --nodes 1000 --visit 60 --seconds 600 --ramp 30 --replay --no-alone --name fleet-1000
+	$(BIN)/python benchmarks/slow_clients.py --seconds 8
+	$(BIN)/python benchmarks/large_model.py --updates 4
 	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 10
 	$(BIN)/python benchmarks/page.py
 

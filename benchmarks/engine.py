@@ -4,18 +4,24 @@
 
 Each visit is two events: an arrival (received by the server, counted) and a hand-out (client drawn, ticket written,
 duration drawn). Rates are medians of three runs, each in a process of its own, whose memory is measured. Clients in
-flight share one global vector, so memory must not grow with clients × model size.
+flight share one global vector, so memory must not grow with clients × model size. Two rows write the event log of a run
+folder, as runs do and without its checksums.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
+import tempfile
 import time
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from math import log
+from pathlib import Path
 from random import random
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -29,16 +35,28 @@ from tarry.core.tickets import LocalResult, Ticket
 from tarry.delays.base import ClientPopulation, delays
 from tarry.engine.budget import Budget
 from tarry.methods import methods
+from tarry.record.rows import Recorder
 from tarry.sim.simulator import Simulator
 
 LENET5, MILLION = 44_190, 1_000_000
-ROWS = [  # whether FedBuff, clients, in flight, weights
-    ("engine alone, 1,000 in flight of 1,000", False, 1_000, 1_000, 1),
-    ("engine alone, 1,000 in flight of 1,000,000", False, MILLION, 1_000, 1),
-    ("engine alone, 1,000,000 in flight of 1,000,000", False, MILLION, MILLION, 1),
-    ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", False, MILLION, 1_000, LENET5),
-    ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", True, MILLION, 1_000, LENET5),
+ROWS = [  # whether FedBuff, clients, in flight, weights, event log
+    ("engine alone, 1,000 in flight of 1,000", False, 1_000, 1_000, 1, ""),
+    ("the same with an event log", False, 1_000, 1_000, 1, "checksums"),
+    ("the same with an event log without checksums", False, 1_000, 1_000, 1, "plain"),
+    ("engine alone, 1,000 in flight of 1,000,000", False, MILLION, 1_000, 1, ""),
+    ("engine alone, 1,000,000 in flight of 1,000,000", False, MILLION, MILLION, 1, ""),
+    ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", False, MILLION, 1_000, LENET5, ""),
+    ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", True, MILLION, 1_000, LENET5, ""),
 ]
+
+
+class PlainRecorder(Recorder):
+    """A recorder that writes rows without checksums."""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        self._buffer += json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        if len(self._buffer) > self._limit:
+            self.flush()
 
 
 class Nothing:
@@ -57,14 +75,17 @@ class Nothing:
         pass
 
 
-def simulate(method: Method, clients: int, in_flight: int, size: int, visits: int) -> tuple[float, float, float]:
+def simulate(
+    method: Method, clients: int, in_flight: int, size: int, visits: int, recorder: Recorder | None
+) -> tuple[float, float, float]:
     """Return events per second, seconds to hand out the first tickets, and growth of memory in MB."""
     layout = Layout((Block("w", 0, size, (size,), Kind.PARAM),))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     server = Server(method, torch.zeros(size), layout=layout, n_clients=clients, seed=0)
     delay = delays.build("exponential", mean=100.0)(ClientPopulation(clients, range(1, clients + 1), 4 * size, 0))
     sim = Simulator(
-        server, Nothing(size), delay, roster=IdleClients(clients, in_flight), budget=Budget(updates=visits)
+        server, Nothing(size), delay, roster=IdleClients(clients, in_flight), budget=Budget(updates=visits),
+        listeners=[] if recorder is None else [recorder],
     )  # fmt: skip
     moments = [time.perf_counter()]
 
@@ -74,16 +95,23 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
 
     sim.run(on_instant=first_instant_over)
     began, filled = moments
+    if recorder is not None:
+        recorder.close()
     ended = time.perf_counter()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return 2 * visits / (ended - filled), filled - began, grown / 1024
 
 
-def three(fedbuff: bool, clients: int, in_flight: int, size: int, visits: int) -> list[tuple[float, float, float]]:
+def three(
+    fedbuff: bool, clients: int, in_flight: int, size: int, logs: str, visits: int
+) -> list[tuple[float, float, float]]:
     torch.set_num_threads(1)
     waiting = Method("engine alone", aggregate=stateless(lambda _, __: None))
     method, n = (methods.build("fedbuff"), visits // 10) if fedbuff else (waiting, visits)
-    return [simulate(method, clients, in_flight, size, n) for _ in range(3)]
+    recorders = {"checksums": Recorder, "plain": PlainRecorder}
+    with tempfile.TemporaryDirectory() as scratch:
+        logged = [recorders[logs](Path(scratch, f"{k}.jsonl")) if logs else None for k in range(3)]
+        return [simulate(method, clients, in_flight, size, n, recorder) for recorder in logged]
 
 
 def bare_heap(visits: int) -> float:

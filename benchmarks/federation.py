@@ -4,7 +4,8 @@
     python benchmarks/federation.py --compare [--nodes 2,8]
 
 The second command compares what tarry changes in Flower, with an app of its own: all of it, without the shorter
-intervals, without an app that is kept loaded, and a new Python process for every message (flower-superexec).
+intervals, without the quicker SuperLink, without an app that is kept loaded, and a new Python process for every message
+(flower-superexec).
 
 Clients train a tiny model for milliseconds, so the path of a message is measured: SuperLink, SuperNode, a process of
 its own, and back. With one ticket in flight a client waits for all of it; with two, half of it is hidden.
@@ -25,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from record import write
-from tarry.deploy import fork_server, polling
+from tarry.deploy import fork_server, link, polling
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.record.rows import read_rows
 
@@ -37,6 +38,7 @@ APP = Path(__file__).parents[1] / "examples" / "flower" / "own_client"
 VARIANTS = {
     "all": {},
     "Flower's intervals": {polling.SWITCH: "0"},
+    "Flower's SuperLink": {link.SWITCH: "0"},
     "app imported for every message": {fork_server.SWITCH: "0"},
     "flower-superexec": {},
 }

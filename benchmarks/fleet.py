@@ -22,11 +22,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fleet_alone import rate_alone
+from fleet_faults import FAULTS
 from fleet_stub import StubLog, StubNode, cpu_seconds, run_nodes
 
 from record import write
@@ -65,8 +67,9 @@ def stub(config: dict[str, Any]) -> None:
     nodes = []
     for place in config["places"]:
         worker = Worker(*worker_parts, ClientStore(homes / str(place)))
+        kind = FAULTS.get(config["faults"].get(str(place), ""), StubNode)
         nodes.append(
-            StubNode("127.0.0.1", config["port"], place, homes / str(place), worker,
+            kind("127.0.0.1", config["port"], place, homes / str(place), worker,
                      lambda visit, place=place: visit_seconds(place, visit, config["visit"]), log)
         )  # fmt: skip
 
@@ -98,7 +101,7 @@ def measured(nodes: int, o: argparse.Namespace) -> dict[str, Any]:
     try:
         local.up()
         began = time.time()
-        stubs = [_start_stub(local, i, nodes, o, folder) for i in range(o.links)]
+        stubs = [start_stub(local, i, range(i, nodes, o.links), o, folder) for i in range(o.links)]
         row = _watched(local, nodes, o.seconds, began, stubs)
     finally:
         for process in stubs:
@@ -116,14 +119,23 @@ def measured(nodes: int, o: argparse.Namespace) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_stub(local: LocalFederation, link: int, nodes: int, o: argparse.Namespace, folder: Path) -> Any:
+def start_stub(
+    local: LocalFederation,
+    link: int,
+    places: Iterable[int],
+    o: argparse.Namespace,
+    folder: Path,
+    faults: Mapping[int, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start the process of a link's nodes; `faults` names what is wrong with some of them (fleet_faults.py)."""
     setting = read_config(local.setup.config)
     config = {
         "spec": {
             k: v for k, v in vars(setting.spec).items() if k in ("task", "clients", "epochs", "seed", "lr", "batch")
         },
         "port": local.setup.link_ports[link],
-        "places": list(range(link, nodes, o.links)),
+        "places": list(places),
+        "faults": {str(place): fault for place, fault in (faults or {}).items()},
         "homes": str(folder / "homes"),
         "visit": o.visit,
         "ramp": o.ramp,
@@ -153,13 +165,13 @@ def _server_requests(local: LocalFederation) -> dict[str, int]:
 
 
 def _watched(local: LocalFederation, nodes: int, seconds: float, began: float, stubs: list[Any]) -> dict[str, Any]:
-    """Wait; return the CPU and the requests in the second half, and the memory at three points."""
+    """Wait; return the CPU and the requests in the second half, and the memory at three points, of each process."""
     memory: dict[str, list[float]] = {}
     requests: dict[str, int] = {}
     cpu: dict[str, float] = {}
     for part in (0.5, 0.75, 1.0):
         time.sleep(max(0.0, began + part * seconds - time.time()))
-        now = _processes(local)
+        now = {**_processes(local), **{f"nodes-{i}" if i else "nodes": p.pid for i, p in enumerate(stubs)}}
         for name, pid in now.items():
             memory.setdefault(name, []).append(round(_mib(pid), 1))
             if part == 0.5:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, node_pb2, run_pb2
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -36,6 +38,7 @@ from tarry.deploy.grid import fields_of, is_packed, numpy_arrays, to_records
 from tarry.deploy.polling import idle_seconds
 
 _HEARTBEAT = 30.0
+_PIECE = 16  # bytes that a slow connection sends at a time
 _SIGNATURE_AGE = 4.0  # seconds for which a signed time stamp is used
 
 
@@ -43,7 +46,8 @@ class Connection:
     """One HTTP connection that is kept open; answers are read to their end."""
 
     def __init__(self, host: str, port: int, counts: Counter[str]):
-        self._host, self._port, self._counts = host, port, counts
+        self.address, self._counts = (host, port), counts
+        self.rate: float | None = None  # bytes per second at which requests are sent, if they are slowed down
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
 
@@ -51,8 +55,9 @@ class Connection:
         """Send a request; return the parsed answer."""
         body = request.SerializeToString(deterministic=True)
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\ncontent-type: application/protobuf\r\n"
-            f"accept: application/protobuf\r\ncontent-length: {len(body)}\r\n{headers}\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: {self.address[0]}:{self.address[1]}\r\n"
+            f"content-type: application/protobuf\r\naccept: application/protobuf\r\n"
+            f"content-length: {len(body)}\r\n{headers}\r\n"
         )
         async with self._lock:
             self._counts[path.rpartition("/")[2]] += 1
@@ -69,11 +74,21 @@ class Connection:
         out.ParseFromString(content)
         return out
 
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
     async def _exchange(self, data: bytes) -> tuple[int, bytes]:
         if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port)
+            self._streams = await asyncio.open_connection(*self.address)
         reader, writer = self._streams
-        writer.write(data)
+        if self.rate is not None:
+            for at in range(0, len(data), _PIECE):
+                writer.write(data[at : at + _PIECE])
+                await asyncio.sleep(_PIECE / self.rate)
+        else:
+            writer.write(data)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         length = next((int(v) for k, _, v in (w.partition(":") for w in lines) if k.lower() == "content-length"), 0)
         return int(lines[0].split(" ")[1]), await reader.readexactly(length)
@@ -93,13 +108,11 @@ class StubNode:
         log: StubLog,
     ):
         self._connection = Connection(host, port, log.requests)
-        self._private, self._public = generate_key_pairs()
-        self._key = base64.b64encode(public_key_to_bytes(self._public)).decode()
+        self._new_key()
         self._versions = "".join(
             f"{k}: {v}\r\n"
             for k, v in dict(RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()).items()
         )
-        self._signed: tuple[float, str] = (-1e9, "")
         self._place, self._store, self._worker, self._seconds, self._log = (
             place,
             ClientStore(home),
@@ -110,6 +123,11 @@ class StubNode:
         self._node = node_pb2.Node()
         self._known_runs: set[int] = set()
         self._fixed: tuple[dict[str, Any], str] | None = None
+
+    def _new_key(self) -> None:
+        self._private, self._public = generate_key_pairs()
+        self._key = base64.b64encode(public_key_to_bytes(self._public)).decode()
+        self._signed: tuple[float, str] = (-1e9, "")
 
     @property
     def id(self) -> int:
@@ -218,7 +236,7 @@ class StubNode:
             part = message_pb2.PushObjectRequest(
                 node=self._node, run_id=run, object_id=id, object_content=contents[id], session_id=answer.session_id
             )
-            await self._call("push-object", part, message_pb2.PushObjectResponse)
+            await self._upload(part)
         number = fields_of(reply.content).get("number")
         if number is not None:
             self._log.pushed[int(number)] = time.time()
@@ -226,17 +244,21 @@ class StubNode:
     async def _fleet(self, path: str, request: Any, name: str) -> Any:
         return await self._call(path, request, getattr(fleet_pb2, f"{name}Response"))
 
-    async def _call(self, path: str, request: Any, answer: Any) -> Any:
+    async def _upload(self, part: Any) -> None:
+        """Send an object of a reply."""
+        await self._call("push-object", part, message_pb2.PushObjectResponse)
+
+    async def _call(self, path: str, request: Any, answer: Any, connection: Connection | None = None) -> Any:
+        return await (connection or self._connection).call(f"/v1/fleet/{path}", request, answer, self._headers())
+
+    def _headers(self) -> str:
         at = time.monotonic()
         if at - self._signed[0] > _SIGNATURE_AGE:
             stamp = now().isoformat()
             signature = base64.b64encode(sign_message(self._private, stamp.encode("ascii"))).decode()
-            from flwr.common.constant import TIMESTAMP_HEADER
-            from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-
             head = f"{FLEET_HTTP_PUBLIC_KEY_HEADER}: {self._key}\r\n{TIMESTAMP_HEADER}: {stamp}\r\n"
             self._signed = (at, f"{head}{FLEET_HTTP_SIGNATURE_HEADER}: {signature}\r\n{self._versions}")
-        return await self._connection.call(f"/v1/fleet/{path}", request, answer, self._signed[1])
+        return self._signed[1]
 
 
 class StubLog:
@@ -244,6 +266,7 @@ class StubLog:
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
+        self.floods: Counter[str] = Counter()  # of nodes that repeat what they sent
         self.trained: dict[int, float] = {}  # ticket -> wall time of the end of the visit
         self.pushed: dict[int, float] = {}  # ticket -> wall time at which its reply was complete
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from large_task import n_weights
 
-from record import apart, write
+from record import measure_in_process, write
 from tarry.deploy.chunks import join_chunks_once
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.record.rows import read_rows
@@ -185,7 +185,7 @@ def _place(stack: str) -> str:
 def flower_alone(size: str) -> list[dict[str, Any]]:
     """Return the most copies of a message that Flower holds at once, when it sends and when it receives one."""
     return [
-        {"size": size, "process": f"Flower alone, {what}", "models": apart(_flower, WIDTH[size], what)}
+        {"size": size, "process": f"Flower alone, {what}", "models": measure_in_process(_flower, WIDTH[size], what)}
         for what in ("sending", "receiving", "receiving, with join_chunks_once")
     ]
 

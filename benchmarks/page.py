@@ -44,20 +44,29 @@ ORDER = (
     "local",
     "scale",
     "engine",
+    "long",
+    "verify",
     "cache",
     "ray",
     "federation",
     "fleet",
+    "slow",
     "large",
 )
 RATIOS = ("ratio", "copies", "of plain SGD", "seconds")  # the columns that a bar is for
 MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's CNN, batch 50", "resnet18": "ResNet18"}
 NOTES = {
+    "long-run": "Each row is a segment of one run, in a process of its own; the last row has the slopes, per million"
+    " updates. Memory, the time of a checkpoint, the start of `resume` and a refresh of `watch` do not grow with the"
+    " log. The size of a checkpoint varies with the bins of the diagnostics, of which there are 256 to 512. Only the"
+    " first look of `watch` reads the whole log, and `verify` does.",
     "fleet": "Each node is a stub in one process for each link: it speaks Flower's Fleet protocol, trains 610 weights,"
     " and holds each visit for a scripted time. CPU, requests and updates/s are those of the second half of the run."
     " `accepted after` is the time from the end of a reply's upload to its row in the journal. `share of alone` is the"
     " part of the requests per second that SuperLinks without tarry answer in the same run; `per cpu second` is"
     " the same for each second of their CPU, which does not depend on what else the machine does.",
+    "fleet-without-quick-link": "The same with `TARRY_QUICK_LINK=0` in the environment: a SuperLink as Flower made it.",
+    "slow-clients": "Rates are medians of the windows, which are listed. A window's count varies by one update or two.",
     "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients per round or in"
     " flight, one torch thread per process. The bare loop is the same training in plain PyTorch, in the same process,"
     " in turns with the peer. A peer that trains in two processes may be faster than it. Start-up is the time from"

@@ -110,7 +110,7 @@ def page(entry: Entry[Any], seen: Cost) -> str:
                 *about,
                 f"```\ntarry run --method {entry.name} --task digits\n```",
                 f"## What it does\n\n```\n{inspect.cleandoc(box.__doc__ or '')}\n```",
-                f"## Parameters\n\n{_parameters(entry.params)}",
+                f"## Parameters\n\n{_parameters(entry.params)}\n\n{_space(entry)}",
                 "## What it costs\n\n" + "\n".join(costs),
             ]
         )
@@ -120,6 +120,12 @@ def page(entry: Entry[Any], seen: Cost) -> str:
 
 def _models(size: float) -> str:
     return "one model" if abs(size - 1) < 0.005 else f"{size:.2f} models"
+
+
+def _space(entry: Entry[Any]) -> str:
+    """Say what `tarry tune` tries."""
+    names = ["the learning rate of the clients", *(f"`--method.{name}` {d}" for name, d in entry.space.items())]
+    return f"`tarry tune` tries {', '.join(names)}."
 
 
 def _parameters(params: tuple[Param, ...]) -> str:

@@ -54,19 +54,26 @@ if TYPE_CHECKING:
     from .metrics import metrics as metrics
     from .parts.manifold import manifolds as manifolds
     from .record.result import Result as Result
-    from .runs.compare import Comparison as Comparison
     from .runs.compare import compare as compare
+    from .runs.comparison import Comparison as Comparison
     from .runs.read import read as read
     from .runs.replay import Replay as Replay
     from .runs.replay import replay as replay
     from .runs.run import Progress as Progress
     from .runs.run import resume as resume
     from .runs.run import run as run
+    from .runs.tuning.study import tune as tune
+    from .runs.tuning.tuning import Tuning as Tuning
     from .runs.verify import Verification as Verification
     from .runs.verify import verify as verify
     from .tasks import partitions as partitions
     from .tasks import tasks as tasks
     from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
+    from .trackers import trackers as trackers
+    from .trackers.tracker import TrackedGroup as TrackedGroup
+    from .trackers.tracker import TrackedPoint as TrackedPoint
+    from .trackers.tracker import TrackedRun as TrackedRun
+    from .trackers.tracker import Tracker as Tracker
     from .training.schedules import schedules as schedules
 
 #: the module that defines each public name
@@ -74,7 +81,7 @@ _MODULES = {
     "Aggregate": "core.parts",
     "BadInput": "core.errors",
     "ClientModel": "core.local_rule",
-    "Comparison": "runs.compare",
+    "Comparison": "runs.comparison",
     "Correct": "core.parts",
     "CurvePoint": "core.metric",
     "DamagedFile": "core.errors",
@@ -102,6 +109,11 @@ _MODULES = {
     "Task": "core.task",
     "Ticket": "core.tickets",
     "TicketExtras": "core.tickets",
+    "TrackedGroup": "trackers.tracker",
+    "TrackedPoint": "trackers.tracker",
+    "TrackedRun": "trackers.tracker",
+    "Tracker": "trackers.tracker",
+    "Tuning": "runs.tuning.tuning",
     "Update": "core.tickets",
     "Verification": "runs.verify",
     "VisitInput": "core.local_rule",
@@ -121,6 +133,8 @@ _MODULES = {
     "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",
+    "trackers": "trackers",
+    "tune": "runs.tuning.study",
     "unlabeled_sets": "tasks.unlabeled",
     "verify": "runs.verify",
 }

@@ -23,6 +23,7 @@ from tarry.record.rows import Log
 from tarry.record.run_folder import RunFolder
 from tarry.tasks import partitions, tasks
 from tarry.tasks.models import models
+from tarry.training.schedules import schedules
 from tests.helpers.processes import PATIENCE
 
 
@@ -208,11 +209,18 @@ def test_a_method_of_ones_own_goes_into_a_comparison(cli, here, quick):
     assert {p.parent.parent.name for p in (here / "c").rglob("result.json")} == {"timid-share=0.9", "fedavg"}
 
 
-REGISTRIES = {"methods": methods, "tasks": tasks, "models": models, "delays": delays, "partitions": partitions}
+REGISTRIES = {
+    "methods": methods,
+    "tasks": tasks,
+    "models": models,
+    "delays": delays,
+    "partitions": partitions,
+    "schedules": schedules,
+}
 
 
 def flag(registry, p):
-    return f"--{'task' if registry is models else registry.kind}.{p.name}"
+    return f"--{'task' if registry is models else 'lr-schedule' if registry is schedules else registry.kind}.{p.name}"
 
 
 @pytest.mark.parametrize("command", REGISTRIES)
@@ -377,6 +385,12 @@ def test_the_demo_compares_four_methods(cli, here, monkeypatch):
     for label in ("fedavg", "fedasync", "fedbuff:buffer=3", "orthofl"):
         assert label in said.out
     assert (here / "tarry-demo" / "report.html").is_file()
+    assert said.out.startswith("Ten simulated clients as slow as Raspberry Pis learn ")
+    *_, heading, first, second = said.out.splitlines()
+    assert heading == "try next:"
+    for line in (first, second):
+        assert line.startswith("    tarry ")
+        assert cli(*line.split()[1:]).code == 0
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):

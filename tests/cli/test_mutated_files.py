@@ -115,7 +115,7 @@ def _command(*args: str) -> Callable[[Path], None]:
         assert code in (0, 1, 2), said
         assert "Traceback" not in said
         if code:
-            named = str(folder) in said or "--out run: " in said
+            named = any(name in said for name in (str(folder), "--out run: ", "error: run/"))
             assert named or (args[0] == "run" and "error: --" in said), said
             assert len(said) < 20_000
 

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 import tarry
 from tarry.config.components import Choice
-from tarry.config.keywords import Settings, SharedSettings
+from tarry.config.grid import is_grid_setting
+from tarry.config.keywords import GridSettings, Named, Settings, SharedSettings
 from tarry.config.spec import Spec
+from tarry.config.spec import settings as spec_settings
+from tarry.config.track_syntax import Tracked
+from tarry.core.schedule import Schedule
 from tarry.metrics import MetricChoice
 
 STORED = {k: v for k, v in get_type_hints(Spec).items() if k not in ("method", "task")}
@@ -27,8 +31,12 @@ def accepted(name: str) -> set[Any]:
         kinds = kinds - {Choice} | {str, Mapping[str, Any]}
     if name == "delay":
         kinds |= {Sequence[float | Sequence[float]]}
+    if name == "track":
+        kinds = kinds - {tuple[Tracked, ...]} | {str, Mapping[str, Any], tarry.Tracker, Sequence[Named | tarry.Tracker]}
     if name == "metric":
-        kinds = {*get_args(MetricChoice), Sequence[MetricChoice], type(None)}
+        kinds = kinds - {tuple[str | tarry.Metric, ...]} | alternatives(MetricChoice) | {Sequence[MetricChoice]}
+    if name in ("lr_schedule", "server_lr_schedule"):
+        kinds = kinds - {Callable[..., Any]} | {Schedule}
     if name == "availability":
         kinds = kinds - {Mapping[str, Any]} | {Mapping[Any, Any]}  # clients are numbers or text
     return kinds
@@ -44,7 +52,19 @@ def test_run_has_every_setting_and_compare_all_but_its_own():
     assert set(get_type_hints(SharedSettings)) == set(STORED) - {"seed", "workers"}
 
 
-@pytest.mark.parametrize(("function", "kind"), [(tarry.run, Settings), (tarry.compare, SharedSettings)])
+def test_a_comparison_takes_several_values_of_the_settings_that_may_be_axes():
+    single, grid = get_type_hints(SharedSettings), get_type_hints(GridSettings)
+    assert set(grid) == set(single)
+    several = {name for name in grid if grid[name] != single[name]}
+    assert several == {name for name, param in spec_settings().items() if is_grid_setting(param)}
+    for name in several:
+        kinds = alternatives(single[name])
+        assert alternatives(grid[name]) == kinds | {Sequence[single[name]]}
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"), [(tarry.run, Settings), (tarry.compare, GridSettings), (tarry.tune, SharedSettings)]
+)
 def test_the_signature_names_every_setting_with_its_default(function, kind):
     parameters = inspect.signature(function).parameters
     assert set(get_type_hints(kind)) <= set(parameters)

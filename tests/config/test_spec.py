@@ -88,7 +88,21 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ({"learning_rate": 0.1}, "--learning-rate: no such setting; did you mean 'lr'?"),
         ({"num_clients": 3}, "--num-clients: no such setting; did you mean 'clients'?"),
         ({"local_epochs": 3}, "--local-epochs: no such setting; did you mean 'epochs'?"),
-        ({"dirichlet": 0.1}, "--dirichlet: no such setting; did you mean 'partition.alpha'?"),
+        (
+            {"dirichlet": 0.1},
+            "--dirichlet: no such setting; did you mean 'partition.alpha', as in partition = \"dirichlet:alpha=0.1\"?",
+        ),
+        (
+            {"alpha": 0.3},
+            "--alpha: no such setting; did you mean 'method.alpha' or 'partition.alpha', as in partition ="
+            ' "dirichlet:alpha=0.3"?',
+        ),
+        (
+            {"method": "orthofl", "beta": 0.3},
+            "--beta: no such setting; did you mean 'method.beta', as in method = \"orthofl:beta=0.3\"?",
+        ),
+        ({"server_lr": 1}, "--server-lr: no such setting; did you mean 'method.eta', as in method = \"asgd:eta=1\"?"),
+        ({"max_grad_norm": 1}, "--max-grad-norm: no such setting; did you mean 'clip_norm'?"),
         ({"lr": "fast"}, "--lr fast: wants float, got 'fast'"),
         ({"lr": True}, "--lr True: wants float, got True"),
         ({"seed": 1.5}, "--seed 1.5: wants int, got 1.5"),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import tarry
-from tarry import Method
+from tarry import Aggregate, Method, ServerView, Update, VisitOutput
 from tarry.core.contracts import check_first_call
 from tarry.core.errors import BadInput
-from tarry.core.local_rule import LocalRule, VisitInput
+from tarry.core.local_rule import Context, LocalRule, VisitInput
 from tarry.core.parts import Part, stateless
 from tarry.core.tickets import NextStart
 from tests.helpers.models import random_clients
@@ -104,6 +104,44 @@ class InDoublePrecision(LocalRule):
     def step(self, *args: Any) -> Any:
         w, state, loss = super().step(*args)
         return w.double(), state, loss
+
+
+class WideDelta(LocalRule):
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
+        return VisitOutput(delta=torch.zeros_like(w).double())
+
+
+@pytest.mark.parametrize("executor", ["inline", "pool", "batched"])
+def test_a_delta_of_more_precision_than_the_weights_is_rejected(executor: str) -> None:
+    with pytest.raises(BadInput, match="WideDelta: its delta is float64, and the client was sent float32"):
+        tarry.run(Method("mine", local=WideDelta()), task(), executor=executor, **RUN)
+
+
+def doubled_later(update: Update, view: ServerView) -> Tensor:
+    return view.weights + (update.delta.double() if view.version else update.delta)
+
+
+def doubled_at_the_end(state: Update | None, _: ServerView) -> tuple[Update | None, None]:
+    return None if state is None else state.replace(delta=state.delta.double()), None
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Method("late", step=stateless(doubled_later)),
+        Method("late", aggregate=Aggregate(lambda u, s, _: (None, u), on_instant_end=doubled_at_the_end)),
+    ],
+    ids=["step", "aggregate"],
+)
+def test_weights_that_change_their_type_later_are_rejected(method: Method) -> None:
+    with pytest.raises(BadInput, match=r"'late': its step returned a float64 tensor of .* the model has .* float32"):
+        tarry.run(method, task(), **RUN)
+
+
+def test_output_weights_of_another_type_are_rejected() -> None:
+    method = Method("wide", output_weights=lambda weights, _: weights.double())
+    with pytest.raises(BadInput, match=r"'wide': its output_weights returned a float64 tensor of .*float32"):
+        tarry.run(method, task(), **RUN)
 
 
 @pytest.mark.parametrize("executor", ["inline", "batched"])

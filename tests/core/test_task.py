@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.core.task import Shards, Task
+from tarry.core.shards import Shards
+from tarry.core.task import Task
 
 
 def test_shards_are_slices_of_two_tensors():
@@ -32,53 +29,6 @@ def cut_by_parity(labels, groups, n_clients, rng):
 def whole(y: torch.Tensor, **kw: object) -> Task:
     x = torch.arange(float(len(y)))[:, None]
     return Task("t", model=lambda: nn.Linear(1, 1), loss=mse_loss, train=(x, y), **kw)  # type: ignore[arg-type]
-
-
-class Squares(Dataset[tuple[float, int]]):
-    """A dataset of numbers and their squares, read one by one."""
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, i: int) -> tuple[float, int]:
-        if i == 5:
-            raise IndexError
-        return float(i), i * i
-
-
-class Pictures(Squares):
-    def __getitem__(self, i: int) -> Any:
-        return object(), i
-
-
-def test_a_task_is_made_of_a_torch_dataset():
-    x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
-    task = Task.from_dataset(TensorDataset(x, y), model=lambda: nn.Linear(3, 2), test=TensorDataset(x[:2], y[:2]))
-    assert (task.name, task.clients) == ("tensordataset", ())
-    assert torch.equal(task.train[0], x)
-    assert torch.equal(task.train[1], y)
-    assert torch.equal(task.test[0], x[:2])
-    result = tarry.run("fedavg", task, clients=2, updates=4, steps=1)
-    assert (result.task, result.n_clients, result.updates) == ("tensordataset", 2, 4)
-    numbers = Task.from_dataset(
-        Squares(), model=lambda: nn.Linear(1, 1), loss=mse_loss, name="squares", metrics=["loss"]
-    )
-    assert (numbers.name, numbers.metrics) == ("squares", ["loss"])
-    assert [t.tolist() for t in numbers.train] == [[0, 1, 2, 3, 4], [0, 1, 4, 9, 16]]
-
-
-def test_a_dataset_that_makes_no_tensors_is_rejected():
-    with pytest.raises(BadInput, match=r"from_dataset: the examples of Pictures must be pairs .* give .* a transform"):
-        Task.from_dataset(Pictures(), model=lambda: nn.Linear(1, 1))
-    with pytest.raises(BadInput, match="from_dataset: the examples of TensorDataset must be pairs"):
-        Task.from_dataset(TensorDataset(torch.zeros(3)), model=lambda: nn.Linear(1, 1))
-    with pytest.raises(BadInput, match="from_dataset: Stream has no length"):
-        Task.from_dataset(Stream(), model=lambda: nn.Linear(1, 1))
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
 
 
 def test_the_repr_of_a_task_is_one_line():

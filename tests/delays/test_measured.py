@@ -6,9 +6,11 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 import tarry
 from tarry.core import rng
@@ -111,7 +113,9 @@ def test_a_measured_file_may_be_packed_or_begin_with_a_mark(tmp_path):
     packed.write_bytes(lzma.compress(b"client,round_delay_s\n1,2.5\n"))
     zipped.write_bytes(gzip.compress(b"client,round_delay_s\n1,2.5\n"))
     marked.write_bytes(b"\xef\xbb\xbfclient,round_delay_s\r\n1,2.5\r\n\r\n")
-    for path in (packed, zipped, marked):
+    columns = tmp_path / "rounds.parquet"
+    parquet.write_table(pyarrow.table({"client": [1, 1], "round_delay_s": [2.5, None]}), columns)
+    for path in (packed, zipped, marked, columns):
         assert empirical(path=str(path))(a_population(1))(0, 0) == 2.5
 
 
@@ -264,3 +268,35 @@ def test_a_trace_without_its_columns_is_refused_naming_each(tmp_path):
     assert len(rejected.value.problems) == 2
     assert "has no column 'seconds'. Did you mean 'second'?" in rejected.value.problems[0]
     assert "has no column 'fate'" in rejected.value.problems[1]
+
+
+def test_a_round_is_scaled_by_its_computing_time_and_the_rest_of_it(tmp_path):
+    """OrthoFL, App. D.4: computing by the work here over the measured work, communication by the model's bytes."""
+    path = rounds_file(tmp_path)
+    population = ClientPopulation(3, [100, 200, 50], 4000, 7, epochs=5)
+    plain = empirical(path=path, order="recorded")(population)
+    both = empirical(
+        path=path, order="recorded", compute_column="comp_delay_s", examples=250, cost=3.0, model_bytes=1000
+    )(population)
+    for client, n in enumerate(population.samples):
+        work, traffic = 3.0 * 5 * n / 250, 4.0
+        for visit in range(4):
+            assert both(client, visit) == pytest.approx(3.8 * work + (plain(client, visit) - 3.8) * traffic)
+    as_measured = empirical(path=path, order="recorded", compute_column="comp_delay_s")(population)
+    assert as_measured(1, 1) == pytest.approx(plain(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"examples": 250}, "--delay.compute_column"),
+        ({"cost": 2.0}, "--delay.compute_column"),
+        ({"compute_column": "comp_delay_s", "model_bytes": 0}, "--delay.model_bytes 0"),
+        ({"compute_column": "wall_time_s"}, r"line \d+.*computing 0.885"),
+    ],
+)
+def test_scaling_that_cannot_be_done_is_rejected(tmp_path, params, message):
+    path = Path(rounds_file(tmp_path))
+    path.write_text(path.read_text().replace("700.0", "0.5"))
+    with pytest.raises(BadInput, match=message):
+        build_by_flags(delays, "empirical", path=str(path), **params)

@@ -276,3 +276,13 @@ def test_every_delay_of_a_paper_names_it():
     names = [n for n in delays if n.startswith(("orthofl", "fedecho", "fadas", "fedogd"))]
     assert len(names) == 10
     assert all(len(delays[name].paper) > 30 for name in names)
+
+
+@pytest.mark.parametrize("name", ["orthofl-rpi-lognormal", "orthofl-rpi-half-normal", "orthofl-rpi-uniform"])
+def test_derived_delays_are_drawn_for_each_visit_or_once_for_each_client(name: str) -> None:
+    each, once = (delays.build(name, per=per)(a_population(500)) for per in ("visit", "client"))
+    assert delays.build(name)(a_population(500))(3, 4) == each(3, 4)
+    kept = [once(c, 0) for c in range(500)]
+    assert all(once(c, v) == kept[c] for c in range(500) for v in (1, 7))
+    assert len(set(kept)) == 500
+    assert scipy.stats.ks_2samp(kept, [each(c, 1) for c in range(500)]).pvalue > 0.01

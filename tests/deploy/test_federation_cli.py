@@ -73,6 +73,7 @@ def test_a_delay_model_is_made(cli, record):
         (["federation", "up", "--out", "x", "--metrics-port", "70000"], "must be from 1 to 65535"),
         (["federation", "up", "--out", "x", "--log-format", "xml"], "wants text | json"),
         (["federation", "up", "--out", "x", "--nodes", "-1"], "must be 0 or more"),
+        (["federation", "up", "--out", "x", "--track", "mlflw"], "Did you mean 'mlflow'"),
         (["federation", "up", "--out", "x", "--app", "y", "--metrics-port", "1"], "settings are those of"),
         (["federation", "up", "--out", "x", "--links", "65"], "there may be 1 to 64 SuperLinks"),
     ],

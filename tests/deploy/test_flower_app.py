@@ -23,6 +23,7 @@ from tarry.deploy.failures import failure_text
 from tarry.deploy.flower_app import FlowerAppProtocol, LegacyAppProtocol, StateDict, check_flower_app
 from tarry.deploy.server.open_tickets import OpenTicket
 from tarry.deploy.server.slots import read_slots
+from tarry.deploy.server_app import _lr_of
 from tarry.deploy.wire import Rejected, ReplyMessage
 from tarry.record.result import Result
 from tarry.record.rows import read_rows
@@ -75,6 +76,18 @@ def test_an_app_gets_the_whole_state_dict_with_tied_weights_and_counters_as_buil
     assert request.arrays["norm.num_batches_tracked"] == 0
     assert np.array_equal(request.arrays["norm.running_var"], np.full(6, 2.0)), "1 as built, and 1 was added"
     assert dict(request.fields) == {"server-round": 1, "lr": 0.1}
+
+
+def test_an_app_is_told_the_learning_rate_of_its_visit():
+    work = small_plan(lr=0.5, lr_schedule="exponential:factor=0.5,by=visits").work
+    module = Normed()
+    layout = Layout.of(module)
+    vec = layout.read(module, torch.float32)
+    protocol = FlowerAppProtocol(StateDict(layout, module), dtype=torch.float32, lr=_lr_of(work))
+    for visit, lr in ((0, 0.5), (3, 0.0625)):
+        ticket = Ticket(9, 0, visit, 7, 1.0, vec, vec)
+        request = protocol.encode_ticket(ticket, TICKET, node=1, memory_visit=-1, ttl=9.0)
+        assert dict(request.fields) == {"server-round": 8, "lr": lr}
 
 
 def test_running_statistics_are_read_back_and_counters_are_not():

@@ -35,9 +35,10 @@ def by_client(local: LocalFederation) -> dict[int, int]:
     return out
 
 
-def test_two_links_of_which_one_dies(tmp_path):
+@pytest.mark.parametrize("tls", [False, True])
+def test_two_links_of_which_one_dies(tmp_path, tls):
     local = LocalFederation(tmp_path / "out", lambda line: sys.stderr.write(line + "\n"))
-    local.prepare(4, {**SMALL, "method": "fedasync", "clients": 4, "updates": 90}, tls=False, memory=True, links=2)
+    local.prepare(4, {**SMALL, "method": "fedasync", "clients": 4, "updates": 90}, tls=tls, memory=True, links=2)
     try:
         local.up()
         wait_until(lambda: min(by_client(local).values()) >= 1)

@@ -50,7 +50,7 @@ def test_the_environment_switches_it_off(monkeypatch):
 
 def test_an_idle_node_polls_less_and_less_often():
     sleeps = [idle_seconds(n, 0.01) for n in range(21)]
-    assert sleeps[0] == 0.3
+    assert sleeps[0] == 0.1
     assert sleeps == sorted(sleeps)
     assert sleeps[-1] == 3.0
 

@@ -27,10 +27,11 @@ from tarry.executors import ray_cluster
 from tarry.executors.base import Executor
 from tarry.executors.ray import Ray, _ObjectStore, _setup, _Trainer
 from tarry.runs.build import build_run
-from tarry.runs.compare import _one, specs_of
+from tarry.runs.jobs import run_or_resume
 from tarry.runs.parallel_ray import _run, run_on_ray
 from tarry.runs.run import Progress
 from tarry.runs.simulation import Simulation
+from tarry.runs.specs import specs_of
 from tarry.training.determinism import deterministic
 from tests.helpers.elsewhere import EXACT, SETTINGS, begun_run
 from tests.helpers.models import random_clients
@@ -379,9 +380,9 @@ def test_runs_spread_over_the_cluster_come_to_what_they_come_to_here(tmp_path):
         heard.append((index, progress.fraction))
 
     folders = [tmp_path / "out" / s.label / "seed-0" for s in specs]
-    results = run_on_ray(list(zip(specs, folders, strict=True)), one=_one, workers=2, show=show)
+    results = run_on_ray(list(zip(specs, folders, strict=True)), one=run_or_resume, workers=2, show=show)
     for result, spec, folder in zip(results, specs, folders, strict=True):
-        alone = _one(spec, None, lambda _: None)
+        alone = run_or_resume(spec, None, lambda _: None)
         assert result.label == spec.label
         assert result.weights_sha256 == alone.weights_sha256
         assert torch.equal(result.weights, alone.weights)
@@ -392,8 +393,8 @@ def test_runs_spread_over_the_cluster_come_to_what_they_come_to_here(tmp_path):
 
 def test_a_run_that_fails_in_a_task_says_which_and_why(tmp_path):
     (spec,) = specs_of(["fedavg"], [3], {**SMALL, "task": task(worm)})
-    said = str(_run([(spec, None)], 0, _one, None, {}))
+    said = str(_run([(spec, None)], 0, run_or_resume, None, {}))
     assert said.startswith("the run of fedavg, seed 3, failed: there is a worm in this apple")
     assert "in worm" in said
-    said = str(_run([(spec, tmp_path / "nobody" / "seed-3")], 0, _one, None, {}))
+    said = str(_run([(spec, tmp_path / "nobody" / "seed-3")], 0, run_or_resume, None, {}))
     assert said.startswith(f"--out {tmp_path}/nobody/seed-3: not all machines of the Ray cluster share it")

@@ -91,6 +91,22 @@ def test_orthofl_hybrid_lets_the_first_share_of_clients_calibrate_themselves() -
     assert sent == {0: {"beta"}, 1: {"beta"}, 2: set(), 3: set(), 4: set(), 5: set()}
 
 
+def test_orthofl_hybrid_by_speed_lets_the_clients_calibrate_themselves_that_arrive_first() -> None:
+    delay = {"name": "scripted", "durations": [9.0, 2.0, 7.0, 3.0, 8.0, 6.0]}
+    method = {"name": "orthofl", "placement": "hybrid", "share": 0.5, "capable": "speed"}
+    made = planned(method, clients=6, concurrency=6, delay=delay, time=40.0)
+    executor, sent = Simulation(made).executor(), dict[int, set[str]]()
+
+    def look(e: tarry.Event) -> None:
+        if e.kind == "hand_out":
+            sent.setdefault(e.client, set()).update(sim.server.tickets[e.ticket].payload)
+
+    sim = Simulation(made).simulator(executor, [look])
+    sim.run()
+    executor.close()
+    assert sent == {0: set(), 1: {"beta"}, 2: set(), 3: {"beta"}, 4: set(), 5: {"beta"}}
+
+
 def test_a_run_by_hand_is_the_run_of_the_front_door() -> None:
     """`everything` drives the simulator itself; `tarry.run` must come to the same."""
     log, digest = everything({"name": "orthofl"})

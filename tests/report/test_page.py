@@ -63,6 +63,7 @@ def test_the_page_is_one_balanced_document_with_all_its_parts(html: str) -> None
     assert html.startswith("<!doctype html>")
     assert [text for tag, text in reader.texts if tag in ("h1", "h2")] == [
         "Digits",
+        "Significance",
         "Accuracy over virtual time",
         "Accuracy over updates",
         "Staleness",

@@ -139,3 +139,70 @@ def test_two_rows_are_compared_over_the_seeds_that_both_have(table: Table) -> No
     numbers: dict[str, dict[str, Seeds]] = {"orthofl": {"a": {0: 80.0}}, "fedavg": {"a": {0: 79.0, 1: 99.0}}}
     found = verdict(table(), Claim("x", "best", "accuracy", ("orthofl",), columns=("a",)), numbers)
     assert found.holds is True
+
+
+def without_spread(numbers: dict[str, dict[str, float]]) -> dict[str, dict[str, Seeds]]:
+    return {row: {c: {0: x, 1: x} for c, x in cells.items()} for row, cells in numbers.items()}
+
+
+def test_by_may_be_relative_to_the_other_side(table: Table) -> None:
+    e, numbers = table(), without_spread({"fedavg": {"a": 81.0}, "orthofl": {"a": 86.0}})
+    about = Claim("x", "above", "accuracy", ("orthofl",), ("fedavg",), ("a",), by=6.1, relative=True)
+    assert verdict(e, about, numbers).holds is True  # 6.17 % above 81
+    assert verdict(e, replace(about, by=6.2), numbers).holds is False
+    less = Claim("x", "below", "accuracy", ("fedavg",), ("orthofl",), ("a",), by=5.8, relative=True)
+    assert verdict(e, less, numbers).holds is True  # 5.81 % below 86
+    assert verdict(e, replace(less, by=5.9), numbers).holds is False
+
+
+def test_means_over_columns_are_compared(table: Table) -> None:
+    e = table()
+    numbers = without_spread(
+        {"fedavg": {"a": 80.0, "b": 90.0}, "orthofl": {"a": 88.0, "b": 90.0}, "other": {"a": 84.0}}
+    )
+    claim = Claim("x", "above", "accuracy", ("orthofl",), ("fedavg",), by=3.0, mean=True)
+    assert verdict(e, claim, numbers).holds is True  # 89 against 85
+    lost = verdict(e, replace(claim, by=5.0), numbers)
+    assert lost.holds is False
+    assert "OrthoFL 89.0 on average, against 85.0 (over A and B)" in lost.words
+    both = replace(claim, than=("fedavg", "other"), by=5.0)  # other has column a only: 88 against 82
+    assert verdict(e, both, numbers).holds is True
+    assert verdict(e, replace(claim, than=(), value=89.5, by=0.0), numbers).holds is False
+
+
+def test_the_lead_is_largest_in_the_first_column_or_pair_of_rows(table: Table) -> None:
+    e = table()
+    numbers = without_spread({"fedavg": {"a": 80.0, "b": 90.0}, "orthofl": {"a": 88.0, "b": 91.0}, "other": {"a": 1.0}})
+    claim = Claim("x", "lead", "accuracy", ("orthofl",), ("fedavg",), ("a", "b"))
+    assert verdict(e, claim, numbers).holds is True
+    lost = verdict(e, replace(claim, columns=("b", "a")), numbers)
+    assert lost.holds is False
+    assert "B: ahead by 1.0, A by 8.0" in lost.words
+    times = without_spread({"fedavg": {"a": 1.0}, "orthofl": {"a": 0.2}, "other": {"a": 0.5}})
+    pairs = Claim("x", "lead", "time", ("orthofl", "other"), ("fedavg", "fedavg"), ("a",), along="rows")
+    assert verdict(e, pairs, times).holds is True  # 5 times as fast, and twice
+    assert verdict(e, replace(pairs, rows=("other", "orthofl")), times).holds is False
+    assert verdict(e, replace(claim, columns=("c", "a")), numbers).holds is None  # the first column was not run
+
+
+def test_the_range_over_columns_is_compared(table: Table) -> None:
+    e = table()
+    numbers = without_spread({"fedavg": {"a": 80.0, "b": 90.0}, "orthofl": {"a": 88.0, "b": 85.0}, "other": {"a": 1.0}})
+    claim = Claim("x", "steadier", "accuracy", ("orthofl",), ("fedavg",))
+    assert verdict(e, claim, numbers).holds is True  # 3 against 10
+    lost = verdict(e, replace(claim, rows=("fedavg",), than=("orthofl",)), numbers)
+    assert lost.holds is False
+    assert "range over A and B: FedAvg 10.0, OrthoFL 3.0" in lost.words
+    assert verdict(e, replace(claim, than=("other",)), numbers).holds is None  # it has one column
+    noisy: dict[str, dict[str, Seeds]] = {
+        "fedavg": {"a": {0: 80.0, 1: 88.0}, "b": {0: 85.0, 1: 93.0}},
+        "orthofl": {"a": {0: 80.0, 1: 88.0}, "b": {0: 84.0, 1: 92.0}},
+    }
+    assert verdict(e, claim, noisy).is_settled is False
+
+
+def test_a_number_that_older_runs_did_not_store_is_not_judged(table: Table) -> None:
+    numbers: dict[str, dict[str, Seeds]] = {"fedavg": {"a": {0: None}}, "orthofl": {"a": {0: 5.0}}}
+    about = Claim("x", "below", "accuracy", ("orthofl",), ("fedavg",), ("a",))
+    assert verdict(table(), about, numbers).holds is None
+    assert verdict(table(), replace(about, measure="time"), numbers).holds is True  # a target that was not reached

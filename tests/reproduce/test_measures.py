@@ -1,4 +1,4 @@
-"""Numbers that are kept of runs, and what tables make of them; tests of significance by hand."""
+"""Numbers that are kept of runs, and what tables make of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import scipy.stats
 
+from tarry.core.errors import BadInput
 from tarry.record.result import Result, Staleness
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.measures import MEASURES, StoredRun, by_seed, stat, to_entry
-from tarry.reproduce.significance import holm, signed_rank
 from tarry.reproduce.tables import difference, run_warnings
 
 Table = Callable[..., Experiment]
@@ -98,6 +96,7 @@ def test_time_is_until_95_per_cent_of_the_lowest_over_the_baselines(table: Table
     runs = {"fedavg": {0: entry([0.1, 0.3, 0.5, 0.77, 0.8])}, "orthofl": {0: entry([0.1, 0.8, 0.9, 0.9, 0.9])}}
     # target 0.95 · 80 = 76: at 30 s and at 10 s
     assert by_seed(e, "time", runs) == {"fedavg": {0: 1.0}, "orthofl": {0: pytest.approx(1 / 3)}}
+    assert by_seed(e, "speedup", runs) == {"fedavg": {0: 1.0}, "orthofl": {0: pytest.approx(3.0)}}
     assert by_seed(e, "time_to", runs)["fedavg"] == {0: 30}
     assert by_seed(e, "updates_to", runs)["orthofl"] == {0: 10}
     assert by_seed(e, "bytes_to", runs)["orthofl"] == {0: pytest.approx(1.0)}  # a quarter of 4 MB
@@ -138,6 +137,18 @@ def test_a_size_may_have_a_target_of_its_own(table: Table) -> None:
     assert by_seed(own, "time_to", runs)["fedavg"][0] == at["full"]
 
 
+def test_a_column_may_have_a_target_of_its_own(table: Table) -> None:
+    runs = {"fedavg": {0: entry([0.1, 0.3, 0.8])}, "orthofl": {0: entry([0.1, 0.8, 0.8])}}
+    own = table(("[rows.fedavg]", "[target]\naccuracy = { a = 20.0 }\n[rows.fedavg]"))
+    found = by_seed(own, "time_to", runs, "full", "a")["fedavg"][0]
+    other = by_seed(own, "time_to", runs, "full", "b")["fedavg"][0]
+    assert found is not None
+    assert other is not None
+    assert found < other  # 95 % of the lowest final accuracy, 76 %
+    with pytest.raises(BadInput, match=r"target\.accuracy\.nowhere"):
+        table(("[rows.fedavg]", "[target]\naccuracy = { nowhere = 20.0 }\n[rows.fedavg]"))
+
+
 def test_mean_and_sample_deviation_over_seeds() -> None:
     s = stat({0: 1.0, 1: 2.0, 2: 6.0})
     assert (s.mean, s.sd, s.seeds) == (3.0, pytest.approx(math.sqrt(7)), 3)
@@ -153,38 +164,6 @@ def test_numbers_are_written_as_people_read_them() -> None:
     assert MEASURES["updates"].text(1234.0) == "1,234"
     assert MEASURES["accuracy"].text(91.0, 0.02) == "91.0 ± 0.0"
     assert MEASURES["accuracy"].text(0.02, 0.01) == "2.00e-02 ± 1.00e-02"
-
-
-# Wilcoxon: all of n pairs positive → 2⁻ⁿ. Of 4 pairs with ranks 1..4, W = 9 (rank 1 negative): sums ≥ 9 are 10, 9.
-
-
-@pytest.mark.parametrize(
-    ("differences", "p"),
-    [
-        ([1.0, 2.0, 3.0, 4.0, 5.0], 1 / 32),
-        ([-1.0, 2.0, 3.0, 4.0], 2 / 16),
-        ([1.0, -2.0], 3 / 4),  # W = 1: of 0, 1, 2, 3 all but 0
-        ([0.0, 0.0, 3.0], 1 / 2),  # zeros are left out
-        ([1.0, 1.0, -1.0], 4 / 8),  # ties: ranks 2, 2, 2, W = 4; two or three of three signs
-        ([], 1.0),
-    ],
-)
-def test_signed_rank_by_hand(differences: list[float], p: float) -> None:
-    assert signed_rank(differences) == pytest.approx(p)
-
-
-def test_signed_rank_is_scipys() -> None:
-    for seed in range(5):
-        d = np.random.default_rng(seed).normal(0.3, 1.0, 15)
-        wanted = scipy.stats.wilcoxon(d, alternative="greater", method="exact").pvalue
-        assert signed_rank(d.tolist()) == pytest.approx(wanted)
-
-
-def test_holm_by_hand() -> None:
-    # sorted 0.01, 0.02, 0.04 of three: 0.03, 0.04, 0.04
-    found = holm({"a": 0.04, "b": 0.01, "c": 0.02})
-    assert found == {"a": pytest.approx(0.04), "b": pytest.approx(0.03), "c": pytest.approx(0.04)}
-    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
 
 
 def test_what_many_runs_say_is_said_once() -> None:

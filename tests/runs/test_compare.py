@@ -22,8 +22,9 @@ from tarry.core.errors import BadInput, DamagedFile, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.record.result import Result
 from tarry.record.rows import read_rows
-from tarry.runs.compare import compare_specs, specs_of
+from tarry.runs.compare import compare_specs
 from tarry.runs.run import run_spec
+from tarry.runs.specs import specs_of
 from tests.helpers.models import random_clients
 
 HERE = os.getpid()

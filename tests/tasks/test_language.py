@@ -14,7 +14,8 @@ from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
 from tarry.core.errors import BadInput
-from tarry.core.task import Shards, Task
+from tarry.core.shards import Shards
+from tarry.core.task import Task
 from tarry.metrics.classification import Accuracy
 from tarry.tasks import partitions, tasks
 from tarry.tasks.language import _write, answer_loss, exact_match, last_number

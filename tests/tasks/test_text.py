@@ -106,7 +106,7 @@ def test_short_texts_make_short_rows(folder: Path) -> None:
 
 def test_a_pair_has_a_separator_between_and_token_types_are_those_of_the_tokenizer(folder: Path) -> None:
     pairs(folder / "mrpc.jsonl")
-    task = build("mrpc", model=save(folder / "bert", "bert"), length=32, validation=10, unlabeled=7)
+    task = build("mrpc", model=save(folder / "bert", "bert"), length=32, held_out=10, unlabeled=7)
     x, y = task.train
     assert len(x) == 50
     assert task.test is not None
@@ -135,7 +135,7 @@ def test_mrpc_with_a_validation_set_of_its_own_holds_nothing_out(folder: Path) -
 
 def test_mrpc_may_be_tested_on_its_test_pairs(folder: Path) -> None:
     pairs(folder / "mrpc.jsonl")
-    task = build("mrpc", validation=0)
+    task = build("mrpc", held_out=0)
     assert task.test is not None
     assert (len(task.train[0]), len(task.test[0]), task.unlabeled) == (60, 30, None)
 
@@ -217,7 +217,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": "tiny", "dropout": 1.0}, r"--task.dropout 1\.0: must be 0 or more"),
     ({"dropout": 1.0}, r"--task.dropout 1\.0"),
     ({"model": "lenet"}, "--task.model lenet: there is no such folder"),
-    ({"validation": 60}, "--task.validation 60: must be from 0 to 59"),
+    ({"held_out": 60}, "--task.held_out 60: must be from 0 to 59"),
 ]
 
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_done_is_said(
     if params.get("model") == "tiny":
         save(folder / "tiny", "bert")
     with pytest.raises(BadInput, match=words):
-        build("mrpc", **{"validation": 10, **params})
+        build("mrpc", **{"held_out": 10, **params})
 
 
 def test_numbers_are_whole_and_labels_too(folder: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from .checks import check_message, finish, is_finished, require
 from .commands import Child
@@ -15,8 +17,9 @@ from .settings import RunSetting, draw_setting
 
 __all__ = ["clocks", "full_disk", "kill", "signals", "workers"]
 
-#: what happens to a worker; SIGSTOP belongs here when the pool replaces workers that do not answer
-WORKER_SIGNALS = (signal.SIGKILL,)
+#: what happens to a worker: one that is stopped does not respond, and is replaced after the timeout
+_WORKER_SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+_WORKER_TIMEOUT = ("--worker-timeout", "5")
 _DEATHS = 2  # of workers in one drill: the third in a row at one visit ends the run with an error
 
 
@@ -85,16 +88,20 @@ def _end_by_signal(drill: Drill, setting: RunSetting) -> None:
 
 
 def workers(drill: Drill) -> None:
-    """A process of the pool is killed; another takes its place."""
+    """A process of the pool is killed or stopped; another takes its place."""
     setting = draw_setting(drill.rng, drill.method, ("pool",))
+    setting = replace(setting, writing=(*setting.writing, *_WORKER_TIMEOUT))
     drill.describe(setting)
     out = drill.folder / "run"
     child = start(drill, setting, out)
     for _ in range(drill.rng.randint(1, _DEATHS)):
-        moment = draw_moment(drill.rng, out)
+        moment, place, number = draw_moment(drill.rng, out), drill.rng.randrange(2), drill.rng.choice(_WORKER_SIGNALS)
         if child.wait(lambda moment=moment: moment() and len(child.workers()) == 2):  # type: ignore[misc]
-            os.kill(drill.rng.choice(child.workers()), drill.rng.choice(WORKER_SIGNALS))
-            drill.counts["dead workers"] += 1
+            found = child.workers()  # they may have ended since
+            if place < len(found):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(found[place], number)
+                    drill.counts["dead workers" if number == signal.SIGKILL else "stopped workers"] += 1
             child.wait(_after(0.05))
     finish(child)
     end_like_reference(drill, setting, out)

@@ -28,6 +28,11 @@ COMMANDS: dict[str, LazyCommand] = {
         "Compare methods on the same data, first weights and delays; write a table and a page with plots.",
         pass_on=True,
     ),
+    "tune": LazyCommand(
+        "tune:tune",
+        "Tune the settings of methods on validation data, with the same number of trials for each.",
+        pass_on=True,
+    ),
     "resume": LazyCommand("resume:resume", "Finish an interrupted run; the weights are those it would have reached."),
     "replay": LazyCommand("replay:replay", "Simulate a federation from its record and report the first difference."),
     "report": LazyCommand("report:report", "Compare finished runs in a table and a self-contained page with plots."),
@@ -42,6 +47,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "demo": LazyCommand(
         "demo:demo", "Compare four methods on handwritten digits under Raspberry Pi delays, without any download."
     ),
+    "new": LazyCommand("new:new", "Write a commented file with a method or a task of your own, which runs as it is."),
+    "doctor": LazyCommand(
+        "doctor:doctor", "Report versions, devices, installed extras and data sets, with a remedy for what is missing."
+    ),
     "methods": LazyCommand("catalog:methods", "List the methods, with their parameters and papers."),
     "tasks": LazyCommand("catalog:tasks", "List the tasks, with their parameters and where their data is."),
     "models": LazyCommand("catalog:models", "List the models for images, time series and texts, with their options."),
@@ -53,7 +62,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "manifolds": LazyCommand("catalog:manifolds", "List the curves along which the global model can move."),
     "schedules": LazyCommand(
         "catalog:schedules",
-        "List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too.",
+        "List the learning-rate schedules of clients and servers, with their parameters.",
     ),
     "unlabeled": LazyCommand("catalog:unlabeled", "List the sets of unlabeled inputs, with their parameters."),
     "federation": LazyCommand(

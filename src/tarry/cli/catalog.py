@@ -91,7 +91,7 @@ def unlabeled(name: Name = None) -> None:
 
 
 def schedules(name: Name = None) -> None:
-    """List the learning-rate schedules, with their parameters; --server-lr-schedule takes them, too."""
+    """List the learning-rate schedules of clients and servers, with their parameters."""
     from ..training.schedules import schedules as registry
 
     _print_entries(registry, name)
@@ -111,6 +111,8 @@ def _print_entries(registry: Registry[Any], name: str | None) -> None:
             continue
         for p in entry.params:
             _print_param(group, p)
+        if registry.kind == "method":
+            _print_space(entry)
 
 
 def _print_about(registry: Registry[Any], entry: Entry[Any]) -> None:
@@ -128,6 +130,16 @@ def _print_param(group: str, param: Param) -> None:
     default = "needed" if param.required else f"default {param.default}"
     print_parts(f"    --{group}.{param.name}  ", (f"{param.type_name}, {default}", "dim"))
     print_parts(f"        {param.help}")
+
+
+def _print_space(entry: Entry[Any]) -> None:
+    """Print what `tarry tune` tries."""
+    from ..runs.tuning.space import learning_rates
+
+    dimensions = {"lr": learning_rates("sgd"), **{f"method.{name}": d for name, d in entry.space.items()}}
+    print_parts(
+        ("    search space of `tarry tune`:", "dim"), f" {'  '.join(f'{n} {d}' for n, d in dimensions.items())}"
+    )
 
 
 def _print_data(name: str, *, whole: bool) -> None:

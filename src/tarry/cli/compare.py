@@ -19,15 +19,16 @@ from .own_process import in_own_process
 
 if TYPE_CHECKING:
     from ..config.spec import Spec
-    from ..runs.compare import Comparison
+    from ..runs.comparison import Comparison
+    from ..runs.tuning.tuned_file import TunedSettings
 
-__all__ = ["compare", "run_and_show"]
+__all__ = ["compare", "reject_method_parameters", "run_and_show"]
 
 DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
 FOLDER = Path("tarry-compare")
 
 
-@with_settings(leave_out=("method", "seed", "workers"))
+@with_settings(leave_out=("method", "seed", "workers", "axes"))
 def compare(
     context: typer.Context,
     given: dict[str, Any],
@@ -48,25 +49,41 @@ def compare(
             show_default="none",
         ),
     ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            "--tuned",
+            help="Give every method the tuned settings of this file, which `tarry tune` wrote",
+            show_default="none",
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Write all runs to this folder, or resume the comparison in it")
     ] = FOLDER,
     workers: Annotated[int, typer.Option("--workers", help="Run this many runs at a time")] = 2,
 ) -> None:
-    """Compare methods on the same data, first weights and delays; write a table and a page with plots."""
-    from ..runs.compare import specs_of
+    """Compare methods on the same data, first weights and delays; write a table and a page with plots.
 
-    if without_method := [word for word in context.args if word.startswith("--method.")]:
-        word = without_method[0]
-        raise BadInput(f"{word}: which method? In a comparison say --method NAME:{word[9:]}=VALUE")
+    A number or a choice may have several values, --lr 0.1,0.05: then every combination is run.
+    """
+    from ..runs.specs import specs_of
+    from ..runs.tuning.tuned_file import read_tuned
+    from ..runs.tuning.tuned_specs import tuned_specs
+
+    reject_method_parameters(context)
     merged = gather(given, context, spec)
     written = merged.pop("methods", None) or [merged.pop("method", None)]
     skipped: list[str] = []
     numbers = (0,) if seeds == "0" else seed_numbers(seeds)
-    specs = specs_of(method or [m for m in written if m] or DEFAULT, numbers, merged, skipped)
+    methods = method or [m for m in written if m] or None
+    record = None if tuned is None else read_tuned(tuned)
+    if record is None:
+        specs = specs_of(methods or DEFAULT, numbers, merged, skipped)
+    else:
+        specs = tuned_specs(record, methods, numbers, merged)
     console.print_lines(skipped)
     try:
-        run_and_show(specs, out=out, workers=workers, title="Comparison", notices=skipped)
+        run_and_show(specs, out=out, workers=workers, title="Comparison", notices=skipped, tuned=record)
     except BadInput as e:
         if out != FOLDER:
             raise
@@ -74,7 +91,22 @@ def compare(
         raise BadInput([p.replace(f"{flag}:", f"{flag} (the default folder):", 1) for p in e.problems]) from e
 
 
-def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, notices: Sequence[str] = ()) -> Comparison:
+def reject_method_parameters(context: typer.Context) -> None:
+    """Raise BadInput for `--method.NAME value`, which does not say of which method."""
+    if without_method := [word for word in context.args if word.startswith("--method.")]:
+        word = without_method[0]
+        raise BadInput(f"{word}: which method? In a comparison say --method NAME:{word[9:]}=VALUE")
+
+
+def run_and_show(
+    specs: list[Spec],
+    *,
+    out: Path,
+    workers: int,
+    title: str,
+    notices: Sequence[str] = (),
+    tuned: TunedSettings | None = None,
+) -> Comparison:
     """Run the specs, print the table and write the page, which shows `notices` and those of the runs."""
     from ..report.formatting import warning_lines
     from ..report.page import write_page
@@ -88,12 +120,16 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, noti
         if specs[0].executor == "ray":
             in_own_process(specs[0].address)
         with console.comparison_progress(specs) as progress:
-            comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)
+            comparison = compare_specs(
+                specs, out=out, workers=workers, progress=progress, command=from_here, tuned=tuned
+            )
     summary, path = comparison.summary, out / "report.html"
     console.print_lines(comparison.reused)
     console.console().print(table(summary))
+    console.print_lines(comparison.notes)
     console.print_lines(warning_lines(comparison))
     settings = _shared_settings(specs)
+    notices = [*([comparison.tuned] if comparison.tuned else []), *notices]
     write_page(path, comparison, summary, title=title, settings=settings, command=command, notices=notices)
     console.print_lines([f"page with pictures: {path.resolve()}"])
     return comparison

@@ -240,7 +240,24 @@ def _score_text(result: Result) -> str:
     """Return the metrics at the end, the score first."""
     final, names = result.final_metrics, [m.name for m in result.metrics or (result.metric,)]
     found = [f"{name} {value:.4f}" for name in names if (value := final.get(name)) is not None]
-    return ", ".join(found) or "no score"
+    text = ", ".join(found) or "no score"
+    if result.validation_metrics is None:
+        return text
+    score = result.validation_metrics.get(result.metric.name)
+    on = "test" if result.test_metrics else "validation"
+    return f"{on} {text}" + (f", validation {score:.4f}" if on == "test" and score is not None else "")
+
+
+def _stop_lines(result: Result) -> list[str]:
+    """Return why a run with --patience stopped, and when its best evaluation was."""
+    from ..report.formatting import pluralize
+
+    stop = result.early_stopping
+    if stop is None:
+        return []
+    why = f"no better validation score in {pluralize(stop['patience'], 'evaluation')}"
+    reason = why if stop["stop_reason"] == "patience" else stop["stop_reason"]
+    return [f"stopped: {reason}; the weights are those of the best evaluation, at {stop['best_time']:,.6g} s"]
 
 
 def print_result(result: Result) -> None:
@@ -262,7 +279,7 @@ def print_result(result: Result) -> None:
         f"{format_bytes(result.bytes_down)} down, server at most {format_bytes(result.peak_server_bytes)}; "
         f"{result.lost} lost, {result.rejected} rejected; {result.wall_s:.1f} s"
     )
-    notes = [result.executor_info, *_personal_lines(result), *result.warnings, *in_short(result)]
+    notes = [result.executor_info, *_stop_lines(result), *_personal_lines(result), *result.warnings, *in_short(result)]
     print_lines(f"  {line}" for line in notes if line)
     print_lines([f"  weights sha256 {result.weights_sha256}"])
     if result.out is not None:

@@ -21,6 +21,15 @@ DEMO = {
     "lr": 0.1,
 }
 METHODS = ("fedavg", "fedasync", "fedbuff:buffer=3", "orthofl")
+_BEGINNING = (
+    "Ten simulated clients as slow as Raspberry Pis learn handwritten digits together, with one method that waits for"
+    " all of them and three that do not."
+)
+#: what to do after the demo: another run, and a method of one's own
+NEXT = (
+    "tarry run --method fedasync --clients 10 --time 5000 --out runs/first",
+    "tarry new method mine",
+)
 
 
 def demo(
@@ -29,7 +38,10 @@ def demo(
     workers: Annotated[int, typer.Option("--workers", help="Run this many runs at a time")] = 2,
 ) -> None:
     """Compare four methods on handwritten digits under Raspberry Pi delays, without any download."""
-    from ..runs.compare import specs_of
+    from ..runs.specs import specs_of
+    from . import console
     from .compare import run_and_show
 
+    console.print_lines([_BEGINNING])
     run_and_show(specs_of(METHODS, range(seeds), dict(DEMO)), out=out, workers=workers, title="tarry demo")
+    console.print_lines(["try next:", *(f"    {command}" for command in NEXT)])

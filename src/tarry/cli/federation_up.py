@@ -99,6 +99,7 @@ def up(
     """
     from ..deploy.config import read_config
     from ..deploy.local.local_federation import LocalFederation, is_loopback
+    from ..runs.tracking import build_trackers
 
     if not 1 <= links <= 64:
         raise BadInput(f"--links {links}: there may be 1 to 64 SuperLinks; name another number")
@@ -126,7 +127,9 @@ def up(
         options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every,
                    "metrics-port": metrics_port, "log-format": log_format}  # fmt: skip
         config = {**_flat(merged), **{k: v for k, v in options.items() if v is not None}}
-        config["clients"] = read_config(config).spec.clients  # raises errors here rather than in the log of the server
+        checked = read_config(config).spec  # raises errors here rather than in the log of the server
+        build_trackers(checked)  # likewise if a library is missing
+        config["clients"] = checked.clients
         _make_folder(out)
         count = config["clients"] if nodes is None else nodes
         local.prepare(count, config, tls=encrypted, memory=memory, host=host, links=links)
@@ -213,11 +216,14 @@ def _line(s: dict[str, Any]) -> str:
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings as a run config of Flower: flat, with texts and numbers only."""
     from ..config.components import Choice
+    from ..config.track_syntax import checked_trackers, parse_track, track_texts
 
     out: dict[str, Any] = {}
     for name, value in settings.items():
         key = name.replace("_", "-")
-        if isinstance(value, Choice) or (isinstance(value, dict) and "name" in value):
+        if name == "track":
+            out[key] = ",".join(track_texts(checked_trackers(parse_track(value)) or ()))
+        elif isinstance(value, Choice) or (isinstance(value, dict) and "name" in value):
             choice = Choice.of(value).with_absolute_paths()
             out[f"{key}.name"] = choice.name
             out.update({f"{key}.{k}": json.dumps(v) if isinstance(v, list) else v for k, v in choice.params.items()})

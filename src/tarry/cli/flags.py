@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,8 @@ from .setting_list import FlagSetting, setting_list
 
 __all__ = ["gather", "with_settings"]
 
-_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS"}
+_METAVARS = {"availability": "FILE", "metric": "NAMES", "personalize": "EPOCHS", "track": "NAME"}
+_REPEATED = ("track",)  # these flags may be given several times
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -30,7 +30,7 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
 
         def with_given(**values: Any) -> None:
             given = {p.name: values.pop(p.name) for p in options}
-            command(given={k: v for k, v in given.items() if v is not None}, **values)
+            command(given={k: v for k, v in given.items() if v not in (None, [])}, **values)
 
         with_given.__name__, with_given.__doc__ = command.__name__, command.__doc__
         hints = inspect.get_annotations(command, eval_str=True)
@@ -52,7 +52,8 @@ def _option(setting: FlagSetting) -> inspect.Parameter:
         kind: Any = Annotated[bool | None, switch]
     else:
         metavar = _METAVARS.get(setting.name, "NAME" if setting.is_component else " | ".join(setting.types))
-        kind = Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+        value = list[str] if setting.name in _REPEATED else str
+        kind = Annotated[value | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
@@ -80,33 +81,20 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
 
 def _hint(flag: str, context: typer.Context, merged: Mapping[str, Any]) -> str:
     """Return ' Did you mean x?' for an unknown flag: a parameter of what is chosen, a similar flag, or another's."""
+    from ..config.components import PARAMETER_GROUPS, groups_with
     from ..config.other_names import suggestion
+    from ..config.spec import settings
 
     params, name = context.command.params, flag.replace("-", "_")
     several = any(p.name == "method" and getattr(p, "multiple", False) for p in params)  # each with its own
-    own, others = _groups_with(name, {**merged, "method": None} if several else merged)
-    ways = {g: f"--{g}.{name.replace('_', '-')}" for g in own or others}
+    chosen = {g: merged.get(g, settings()[g].default) for g in PARAMETER_GROUPS}
+    own, others = groups_with(name, {**chosen, "method": None} if several else chosen)
+    ways = {g: f"--{g}.{name}".replace("_", "-") for g in own or others}
     if several and "method" in ways:
         ways["method"] = f"--method NAME:{name}=VALUE"
     like = None if own else suggestion(flag, [o.removeprefix("--") for p in params for o in p.opts])
     meant = ["" if like is None else repr(like), " or ".join(ways.values())]
     return f" Did you mean {', or '.join(m for m in meant if m)}?" if any(meant) else ""
-
-
-def _groups_with(parameter: str, merged: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the groups in which what is chosen has that parameter, and those in which any entry has it."""
-    from ..config.components import REGISTRIES, Choice
-    from ..config.spec import settings
-
-    own, others = list[str](), list[str]()
-    for group in ("method", "task", "delay", "partition"):
-        registry, chosen = REGISTRIES[group], merged.get(group, settings()[group].default)
-        with suppress(BadInput, ValueError):  # an unknown name is reported elsewhere
-            if parameter in (p.name for p in registry.find(Choice.of(chosen).name).params):
-                own.append(group)
-        if any(parameter == p.name for entry in registry.values() for p in entry.params):
-            others.append(group)
-    return own, others
 
 
 def _dotted_values(extra: Sequence[str], hint: Callable[[str], str]) -> list[tuple[str, str, str]]:

@@ -30,6 +30,7 @@ def report(
     from ..record.result import Result
     from ..report.formatting import warning_lines
     from ..report.page import write_page
+    from ..report.significance import significance
     from ..report.tables import markdown, summarize
     from ..report.terminal import table
 
@@ -37,9 +38,10 @@ def report(
     results = [Result.read(folder) for folder in found]
     summary = summarize(results, baseline=baseline)
     if as_markdown:
-        console.print_lines(markdown(summary).splitlines())
+        console.print_lines([*markdown(summary).splitlines(), *significance(results).sentences()])
     else:
         console.console().print(table(summary))
+        console.print_lines(significance(results).sentences())
         console.print_lines(warning_lines(results))
     try:
         write_page(html, results, summary, title="Report", settings={"runs": str(len(results))}, command=None)

@@ -35,6 +35,10 @@ def resume(
         str | None,
         typer.Option("--address", help="Connect to the Ray cluster at HOST:PORT or auto", show_default="as begun"),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option("--track", help="Log to these trackers, or to none", metavar="NAME", show_default="as begun"),
+    ] = None,
 ) -> None:
     """Finish an interrupted run; the weights are those it would have reached.
 
@@ -46,7 +50,7 @@ def resume(
 
     if not (folder / "spec.toml").is_file():
         _reject_comparison(folder)
-    options = {"workers": workers, "executor": executor, "address": address}
+    options = {"workers": workers, "executor": executor, "address": address, "track": track or None}
     changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
     with console.on_interrupt(lambda: console.way_to_resume(folder)):
         if (folder / "spec.toml").is_file():

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..core.compose import PARTS
 from ..core.errors import BadInput
+from ..core.labels import CROSSES
 from ..core.method import Method
+from ..core.one_line import short_text
 from ..core.parameter import Param
 from ..core.registry import Entry, Registry
 from ..core.task import Task
@@ -28,7 +30,17 @@ from ..tasks import partitions, tasks
 from ..tasks.unlabeled import unlabeled_sets
 from ..training.schedules import schedules
 
-__all__ = ["CROSSES", "REGISTRIES", "Choice", "errors_under_flag", "parse_setting", "with_absolute_file"]
+__all__ = [
+    "CROSSES",
+    "PARAMETER_GROUPS",
+    "REGISTRIES",
+    "Choice",
+    "errors_under_flag",
+    "example_of",
+    "groups_with",
+    "parse_setting",
+    "with_absolute_file",
+]
 
 #: the registry of each group of choices
 REGISTRIES: Mapping[str, Registry[Any]] = {
@@ -42,7 +54,8 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "lr_schedule": schedules,
     "server_lr_schedule": schedules,
 }
-CROSSES = (*PARTS, "distill", "manifold")
+#: the groups in which a name that is no setting is looked for
+PARAMETER_GROUPS = ("method", "task", "delay", "partition", "lr_schedule")
 #: the type of the Python objects that may be given instead of a choice
 _OBJECTS: Mapping[str, Any] = {
     "task": Task,
@@ -137,6 +150,8 @@ def _is_object(group: str, value: Any) -> bool:
     if kind is None or not isinstance(value, kind):
         wants = "" if kind in (None, Callable) else f" or a {kind.__name__}"
         hint = "; call the factory first" if callable(value) else ""
+        if group == "task" and hasattr(value, "__getitem__"):
+            hint = "; tarry.Task.from_dataset(data, model, loss) makes a Task of a data set"
         raise ValueError(f"wants a name, a table{wants}, got {type(value).__name__}{hint}")
     return True
 
@@ -153,6 +168,29 @@ def _window(window: Any) -> list[float]:
         return [float(start), float(end)]
     except (TypeError, ValueError):
         raise ValueError(f"a window is a pair of seconds, got {window!r}") from None
+
+
+def groups_with(parameter: str, chosen: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the groups in which what is chosen has that parameter, and those in which any entry has it."""
+    own, others = list[str](), list[str]()
+    for group in PARAMETER_GROUPS:
+        with suppress(BadInput, ValueError):  # an unknown name is reported elsewhere
+            entry = REGISTRIES[group].find(Choice.of(chosen[group]).name)
+            own += [group] if _has(entry, parameter) else []
+        others += [group] if any(_has(entry, parameter) for entry in REGISTRIES[group].values()) else []
+    return own, others
+
+
+def example_of(group: str, parameter: str, value: Any, chosen: Any) -> str:
+    """Return a choice of the group with a parameter, as it is written: what is chosen, if it has the parameter."""
+    names = [chosen.name] if isinstance(chosen, Choice) and chosen.name in REGISTRIES[group] else []
+    entries = [*(REGISTRIES[group][name] for name in names), *REGISTRIES[group].values()]
+    name = next(entry.name for entry in entries if _has(entry, parameter))
+    return f'{group} = "{name}:{parameter}={short_text(value)}"'
+
+
+def _has(entry: Entry[Any], parameter: str) -> bool:
+    return any(p.name == parameter for p in entry.params)
 
 
 @contextmanager

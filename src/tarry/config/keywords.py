@@ -17,18 +17,19 @@ from ..core.method import Method
 from ..core.one_line import cut_to_width
 from ..core.schedule import Schedule
 from ..metrics import MetricChoice
+from ..trackers import Tracker
 from . import spec
 from .components import Choice
 
-__all__ = ["Named", "Setting", "Settings", "SharedSettings", "lists_keywords", "settings"]
+__all__ = ["GridSettings", "Named", "Setting", "Settings", "SharedSettings", "lists_keywords", "settings"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: a registered component: a name with parameters, or a table {"name": ..., parameters}
 Named = str | Mapping[str, Any]
 
 
-class SharedSettings(TypedDict, total=False):
-    """The settings that all runs of a comparison have in common."""
+class _ComponentSettings(TypedDict, total=False):
+    """Settings that have one value in a comparison, besides parameters of components."""
 
     local: Named | Method | None
     correct: Named | Method | None
@@ -40,6 +41,28 @@ class SharedSettings(TypedDict, total=False):
     partition: Named | Callable[..., Any]
     delay: Named | Callable[..., Any] | Sequence[float | Sequence[float]]
     unlabeled: Named | None
+    metric: MetricChoice | Sequence[MetricChoice] | None
+    availability: str | Mapping[Any, Any] | None
+    device: str
+    executor: Literal["inline", "pool", "batched", "ray", "auto"] | None
+    address: str | None
+    gpus: float | None
+    lookahead: int
+    worker_timeout: float
+    axes: str | None
+    cache_limit: float
+    checkpoint_every: float
+    proofs: int
+    track: Named | Tracker | Sequence[Named | Tracker] | None
+    lr_schedule: Named | Schedule | None
+    server_lr_schedule: Named | Schedule | None
+
+
+class SharedSettings(_ComponentSettings, total=False):
+    """The settings of a run that all runs of a comparison may have in common."""
+
+    validation: float | None
+    patience: int | None
     clients: int | None
     concurrency: int | None
     min_samples: int
@@ -47,7 +70,6 @@ class SharedSettings(TypedDict, total=False):
     updates: int | None
     rounds: int | None
     target: float | None
-    metric: MetricChoice | Sequence[MetricChoice] | None
     eval_every: float | None
     epochs: int | None
     steps: int | None
@@ -55,23 +77,14 @@ class SharedSettings(TypedDict, total=False):
     optimizer: Literal["sgd", "adam", "adamw"]
     lr: float
     lr_decay: float
-    lr_schedule: Named | Schedule | None
-    server_lr_schedule: Named | Schedule | None
     clip_norm: float | None
     clip_value: float | None
     momentum: float
     weight_decay: float
     failure_rate: float
-    availability: str | Mapping[Any, Any] | None
     dtype: Literal["float32", "float64"]
-    device: str
-    executor: Literal["inline", "pool", "batched", "ray", "auto"] | None
-    address: str | None
-    gpus: float | None
     precision: Literal["float32", "tf32", "bf16"]
     compile: bool
-    lookahead: int
-    worker_timeout: float
     strict: bool
     gate: bool
     norm_multiple: float
@@ -82,9 +95,45 @@ class SharedSettings(TypedDict, total=False):
     personalize: int | None
     client_metrics: bool
     diagnose: bool
-    cache_limit: float
-    checkpoint_every: float
-    proofs: int
+
+
+class GridSettings(_ComponentSettings, total=False):
+    """The settings of a comparison: numbers and choices may have several values, which make a grid."""
+
+    validation: float | Sequence[float | None] | None
+    patience: int | Sequence[int | None] | None
+    clients: int | Sequence[int | None] | None
+    concurrency: int | Sequence[int | None] | None
+    min_samples: int | Sequence[int]
+    time: float | Sequence[float | None] | None
+    updates: int | Sequence[int | None] | None
+    rounds: int | Sequence[int | None] | None
+    target: float | Sequence[float | None] | None
+    eval_every: float | Sequence[float | None] | None
+    epochs: int | Sequence[int | None] | None
+    steps: int | Sequence[int | None] | None
+    batch: int | Literal["all"] | Sequence[int | Literal["all"]]
+    optimizer: Literal["sgd", "adam", "adamw"] | Sequence[Literal["sgd", "adam", "adamw"]]
+    lr: float | Sequence[float]
+    lr_decay: float | Sequence[float]
+    clip_norm: float | Sequence[float | None] | None
+    clip_value: float | Sequence[float | None] | None
+    momentum: float | Sequence[float]
+    weight_decay: float | Sequence[float]
+    failure_rate: float | Sequence[float]
+    dtype: Literal["float32", "float64"] | Sequence[Literal["float32", "float64"]]
+    precision: Literal["float32", "tf32", "bf16"] | Sequence[Literal["float32", "tf32", "bf16"]]
+    compile: bool | Sequence[bool]
+    strict: bool | Sequence[bool]
+    gate: bool | Sequence[bool]
+    norm_multiple: float | Sequence[float]
+    norm_bound: float | Sequence[float | None] | None
+    max_examples: int | Sequence[int | None] | None
+    quarantine: float | Sequence[float]
+    loss_multiple: float | Sequence[float]
+    personalize: int | Sequence[int | None] | None
+    client_metrics: bool | Sequence[bool]
+    diagnose: bool | Sequence[bool]
 
 
 class Settings(SharedSettings, total=False):

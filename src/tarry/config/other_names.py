@@ -30,6 +30,10 @@ _OTHER_NAMES = {
     "optimizer": ("client_optimizer", "local_optimizer", "optim", "opt"),
     "weight_decay": ("wd", "l2_reg"),
     "lr_decay": ("learning_rate_decay", "decay", "gamma"),
+    "lr_schedule": ("lr_scheduler", "scheduler", "learning_rate_schedule", "learning_rate_scheduler"),
+    "server_lr_schedule": ("server_lr_scheduler", "server_scheduler", "server_learning_rate_schedule"),
+    "clip_norm": ("max_grad_norm", "clip_grad_norm", "grad_clip", "clip_grad", "gradient_clipping", "max_norm"),
+    "clip_value": ("clip_grad_value", "max_grad_value"),
     "seed": ("random_seed", "rng_seed", "manual_seed"),
     "workers": ("num_workers", "n_workers", "n_jobs", "num_processes"),
     "device": ("gpu", "cuda", "client_device"),
@@ -43,6 +47,7 @@ _OTHER_NAMES = {
     "task.model": ("model", "net", "arch", "architecture", "model_name"),
     "partition.alpha": ("dirichlet", "dirichlet_alpha", "dir_alpha", "non_iid_alpha", "concentration"),
     "method.buffer": ("buffer_size", "buffer_k"),
+    "method.eta": ("server_lr", "server_learning_rate", "global_lr", "eta_g"),
     "method.mu": ("proximal_mu", "prox_mu"),
 }
 _SETTING_OF = {other: setting for setting, others in _OTHER_NAMES.items() for other in others}

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from ..core.errors import BadInput
+from ..core.labels import with_axes
 from ..core.method import Method
 from ..core.metric import LOSS, Metric
 from ..core.one_line import short_text
@@ -30,9 +31,19 @@ from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
 from ..metrics import metrics_of
-from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting, with_absolute_file
+from .components import (
+    CROSSES,
+    REGISTRIES,
+    Choice,
+    errors_under_flag,
+    example_of,
+    groups_with,
+    parse_setting,
+    with_absolute_file,
+)
 from .cross_syntax import expand_cross
 from .other_names import suggestion
+from .track_syntax import Tracked, checked_trackers, parse_track, track_texts
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
@@ -72,6 +83,16 @@ class Spec:
     ] = _RPI
     unlabeled: Annotated[
         Choice | None, "Give the server these unlabeled inputs: see `tarry unlabeled` [default: those of the task]"
+    ] = None
+    validation: Annotated[
+        float | None,
+        "Hold out this share of the training examples, and score on it until the end of the run; the test set is "
+        "scored once, at the end [default: no validation set]",
+    ] = None
+    patience: Annotated[
+        int | None,
+        "Stop after so many evaluations in a row without a better score on the validation set, and return the best "
+        "weights [default: never]",
     ] = None
     seed: Annotated[int, "Seed of all random numbers", _UP_TO_64_BITS] = 0
     clients: Annotated[int | None, "Number of clients [default: 10, or as many as the task has]"] = None
@@ -182,6 +203,9 @@ class Spec:
     diagnose: Annotated[
         bool, "Record how far updates agree with each other, and what the method reports about itself"
     ] = False
+    axes: Annotated[
+        str | None, "Name these settings in the label, as in lr,epochs; a grid of `tarry compare` does [default: none]"
+    ] = None
     cache_limit: Annotated[
         float, "Megabytes of memory for each table that is kept of all clients; a larger one is in a file"
     ] = 2048.0
@@ -190,6 +214,11 @@ class Spec:
         int,
         "Number of visits stored with their results, with --out, to be trained again by `tarry verify`; 0: no digests",
     ] = 8
+    track: Annotated[
+        tuple[Tracked, ...] | None,
+        "Log to these trackers: tensorboard, mlflow, wandb or file.py:factory, with parameters as in "
+        "mlflow:experiment=NAME [default: none]",
+    ] = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:
@@ -204,21 +233,26 @@ class Spec:
             if name not in known:
                 continue
             try:
-                values[name] = parse_setting(known[name], value)
+                values[name] = parse_track(value) if name == "track" else parse_setting(known[name], value)
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {short_text(value)}: {e}")
-        choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
+        chosen = {g: values.get(g, known[g].default) for g in REGISTRIES}
+        choices, wrong_choices = _checked_choices(chosen)
         wrong_choices += _drop_wrong_metrics(values)
+        try:
+            values["track"] = checked_trackers(values.get("track"))
+        except BadInput as e:
+            problems += e.problems
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
-        problems += [_unknown(name, known) for name in given if name not in known]
+        problems += [_unknown(name, value, known, chosen) for name, value in given.items() if name not in known]
         if problems:
             raise BadInput(problems)
         return spec._with_defaults()
 
     def _contradictions(self, wrong_choices: Iterable[str]) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
-        for name in (*positive, "cache_limit", "norm_bound", "max_examples"):
+        for name in (*positive, "cache_limit", "norm_bound", "max_examples", "patience"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"
@@ -243,6 +277,8 @@ class Spec:
             yield f"--lr-decay {self.lr_decay} --lr-schedule {schedule}: a decay is a schedule; leave out one"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
+        if self.validation is not None and not 0 < self.validation < 1:
+            yield f"--validation {self.validation}: must be above 0 and below 1, a share of the training examples"
         if self.epochs is not None and self.steps is not None:
             yield f"--epochs {self.epochs} --steps {self.steps}: local work is one of the two"
         if self.clients is not None and self.concurrency is not None and self.concurrency > self.clients:
@@ -254,6 +290,9 @@ class Spec:
                 check()
             except BadInput as e:
                 yield from e.problems
+        for axis in self.axis_names:
+            if axis.partition(".")[0] not in settings():
+                yield f"--axes {self.axes}: {axis} is no setting; name settings such as lr or partition.alpha"
         yield from wrong_choices
         yield from self._executor_contradictions()
 
@@ -313,9 +352,21 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """The method with the parameters that were given, and what it is crossed with."""
+        """The method with the parameters that were given, what it is crossed with, and the values of the axes."""
         parts = [f"{c}={self.name_of(c)}" for c in CROSSES if getattr(self, c) is not None]
-        return "+".join([self.name_of("method"), *parts])
+        method = "+".join([self.name_of("method"), *parts])
+        return with_axes(method, {axis: self._value_of(axis) for axis in self.axis_names})
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The settings that the label names besides the method."""
+        return tuple(name.strip() for name in (self.axes or "").split(",") if name.strip())
+
+    def _value_of(self, axis: str) -> Any:
+        """Return the value of a setting, or of a parameter of a component: lr, partition.alpha."""
+        group, _, parameter = axis.partition(".")
+        value = getattr(self, group)
+        return value.params.get(parameter) if parameter and isinstance(value, Choice) else value
 
     def name_of(self, group: str) -> str:
         """A choice as it is written on the command line; an object by its own name."""
@@ -357,6 +408,9 @@ class Spec:
             value = getattr(self, f.name)
             if f.name == "metric" and f.name in self.objects():
                 plain.append(f"# metric: a Python object ({self.name_of('metric')})")
+            elif f.name == "track":
+                if names := track_texts([t for t in self.track or () if isinstance(t, Choice)]):
+                    plain.append(f"track = {_toml(names)}")
             elif f.name in REGISTRIES and not isinstance(value, Choice | None):
                 name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
                 plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")
@@ -399,9 +453,15 @@ def _drop_wrong_metrics(values: dict[str, Any]) -> list[str]:
     return []
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = suggestion(name, known)
-    hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}"
+def _unknown(name: str, value: Any, known: Iterable[str], chosen: Mapping[str, Any]) -> str:
+    """Return the problem of an unknown setting: what it is called here, or which component has such a parameter."""
+    own, others = groups_with(name, chosen)
+    close = None if own else suggestion(name, known)
+    meant = [close] if close else [f"{group}.{name}" for group in own or others]
+    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known are {', '.join(known)}"
+    if meant and "." in meant[0]:
+        group, _, parameter = meant[-1].partition(".")
+        hint = f"{hint[:-1]}, as in {example_of(group, parameter, value, chosen[group])}?"
     return f"--{name.replace('_', '-')}: no such setting; {hint}"
 
 

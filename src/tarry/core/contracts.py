@@ -23,7 +23,7 @@ from .method import Method, ServerView
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL
 from .tickets import NextStart, Update
 
-__all__ = ["Apply", "check_first_call", "check_rule_dtype", "check_rule_output"]
+__all__ = ["Apply", "check_first_call", "check_rule_dtype", "check_rule_output", "check_weights"]
 
 Apply = Callable[[Any, Any, ServerView], tuple[Any, Any]]
 _OUTPUTS = {
@@ -86,13 +86,24 @@ def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     return _describe(vector) if part == "step" else f"{_describe(out)} with {_describe(vector)}"
 
 
-def check_rule_dtype(rule: LocalRule, final: Tensor, sent: Tensor) -> None:
-    """Raise BadInput if the weights of a rule are of another type than those that the client was sent."""
-    if final.dtype != sent.dtype:
+def check_rule_dtype(rule: LocalRule, final: Tensor, delta: Tensor | None, sent: Tensor) -> None:
+    """Raise BadInput if the weights of a rule are of another type than those sent, or its own delta of a wider one."""
+    made, what, where = (final, "weights are", "step") if delta is None else (delta, "delta is", "finish")
+    if made.dtype != sent.dtype and (delta is None or made.element_size() > sent.element_size()):
         raise BadInput(
-            f"local rule {type(rule).__name__}: its weights are {_type_of(final)}, and the client was sent"
-            f" {_type_of(sent)}; convert what its step computes with `.to(w.dtype)`"
+            f"local rule {type(rule).__name__}: its {what} {_type_of(made)}, and the client was sent"
+            f" {_type_of(sent)}; convert what its {where} computes with `.to(w.dtype)`"
         )
+
+
+def check_weights(method: Method, what: str, made: Tensor, weights: Tensor) -> Tensor:
+    """Return weights that a method has computed; raise BadInput if their type or size is not the model's."""
+    if made.dtype != weights.dtype or made.shape != weights.shape:
+        raise BadInput(
+            f"method {method.name!r}: its {what} returned {_describe(made)}; the model has {weights.numel():,}"
+            f" {_type_of(weights)} numbers; convert it with `.to(view.weights.dtype)`"
+        )
+    return made
 
 
 _RULE_OUTPUTS = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "a VisitOutput"}

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .errors import BadInput, near
 
-__all__ = ["Optimizer", "clip_norm", "make_optimizer"]
+__all__ = ["USUAL_ADAM", "AdamNumbers", "Optimizer", "clip_norm", "make_optimizer"]
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,19 @@ def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimizer:
     return Optimizer("sgd", init, descend, lr=lr, momentum=momentum, at=at, overwrite=overwrite)
 
 
-def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
-    b1, b2, eps = 0.9, 0.999, 1e-8
+class AdamNumbers(NamedTuple):
+    """β₁, β₂ and ε of Adam."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+
+USUAL_ADAM = AdamNumbers()
+
+
+def _adam(lr: Any, weight_decay: float, *, decoupled: bool, numbers: AdamNumbers) -> Optimizer:
+    b1, b2, eps = numbers
 
     def warm(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return first, second, torch.zeros((), dtype=torch.float64, device=first.device)
@@ -144,7 +155,7 @@ def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
         w.addcmul_(torch.div(m, scale, out=g), (lr / (1 - b1**t)).to(w.dtype), value=-1)
         return m, v, t
 
-    at = partial(_adam, weight_decay=weight_decay, decoupled=decoupled)
+    at = partial(_adam, weight_decay=weight_decay, decoupled=decoupled, numbers=numbers)
     return Optimizer("adamw" if decoupled else "adam", init, descend, warm, lr=lr, at=at, overwrite=overwrite)
 
 
@@ -156,8 +167,9 @@ def make_optimizer(
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    numbers: AdamNumbers = USUAL_ADAM,
 ) -> Optimizer:
-    """The optimizer of that name: sgd (momentum, weight decay), adam, adamw; with clipped gradients."""
+    """The optimizer of that name: sgd (momentum, weight decay), adam, adamw (β₁, β₂, ε); with clipped gradients."""
     problems = []
     if not lr > 0:
         problems.append(f"--lr {lr:g}: must be above 0")
@@ -174,5 +186,8 @@ def make_optimizer(
         problems.append(f"--optimizer {name}: there is no such optimizer.{near(name, ['sgd', 'adam', 'adamw'])}")
     if problems:
         raise BadInput(problems)
-    made = _sgd(lr, momentum, weight_decay) if name == "sgd" else _adam(lr, weight_decay, decoupled=name == "adamw")
+    if name == "sgd":
+        made = _sgd(lr, momentum, weight_decay)
+    else:
+        made = _adam(lr, weight_decay, decoupled=name == "adamw", numbers=numbers)
     return _clipped(made, clip_norm, clip_value)

@@ -11,9 +11,10 @@ __all__ = ["optional_import"]
 
 
 @contextmanager
-def optional_import(package: str) -> Iterator[None]:
-    """Raise BadInput with the command that installs `package` if an import inside fails."""
+def optional_import(package: str, *, extra: str = "") -> Iterator[None]:
+    """Raise BadInput with the command that installs `package`, or tarry's `extra`, if an import inside fails."""
     try:
         yield
     except ModuleNotFoundError as e:
-        raise BadInput(f"{package} is needed for this and cannot be imported ({e}): pip install {package}") from e
+        way_out = f'pip install "tarry[{extra}]"' if extra else f"pip install {package}"
+        raise BadInput(f"{package} is needed for this and cannot be imported ({e}): {way_out}") from e

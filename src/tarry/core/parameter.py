@@ -22,7 +22,7 @@ import numpy as np
 
 from .one_line import short_text
 
-__all__ = ["LARGEST_FLOAT", "LARGEST_INT", "AtMost", "Param", "params_of"]
+__all__ = ["LARGEST_FLOAT", "LARGEST_INT", "AtMost", "Param", "params_of", "several_values"]
 
 _REQUIRED = inspect.Parameter.empty
 #: the limits of parameters: floats that float32 can hold, with room for a product, and counts that fit 32 bits
@@ -54,6 +54,12 @@ class Param:
     def type_name(self) -> str:
         return " | ".join(_type_name(t) for t in _alternatives(self.type))
 
+    @property
+    def is_number_or_choice(self) -> bool:
+        """Return whether the values are numbers, switches or names of a fixed set, or none."""
+        kinds = _alternatives(self.type)
+        return all(k in (int, float, bool, type(None)) or typing.get_origin(k) is Literal for k in kinds)
+
     def parse(self, value: Any) -> Any:
         """Return the value as this parameter's type: text is parsed, anything else checked; ValueError if wrong."""
         value = value.item() if isinstance(value, np.generic) else value
@@ -66,7 +72,10 @@ class Param:
                 return self._within_limits(read)
         if self.type is object:
             raise ValueError(f"its factory does not say what it is; write a type there, as in `{self.name}: float`")
-        raise ValueError(f"wants {self.type_name}, got {short_text(repr(value) if isinstance(value, str) else value)}")
+        several = self.is_number_or_choice and several_values(value) is not None
+        grid = "; a run has one value, and `tarry compare` runs a grid of several" if several else ""
+        given = short_text(repr(value) if isinstance(value, str) else value)
+        raise ValueError(f"wants {self.type_name}, got {given}{grid}")
 
     def _within_limits(self, read: Any) -> Any:
         if isinstance(read, float) and abs(read) > LARGEST_FLOAT:
@@ -74,6 +83,15 @@ class Param:
         if isinstance(read, int) and abs(read) > self.largest_int:
             raise ValueError(f"must be between {-self.largest_int} and {self.largest_int}")
         return read
+
+
+def several_values(value: Any) -> list[Any] | None:
+    """Return the values that a text with commas, a list or a range holds; None for a single value."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.removesuffix(",").split(",")] if "," in value else None
+    if isinstance(value, list | tuple | range | np.ndarray):
+        return list(value)
+    return None
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:

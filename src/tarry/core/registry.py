@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,6 +23,7 @@ from .errors import BadInput, errors_as_keywords, near
 from .one_line import cut_to_width, short_text
 from .parameter import Param, params_of
 from .printable import html_text
+from .search_space import Dimension, parse_dimension
 from .user_code import import_file
 
 __all__ = ["Entry", "Registry", "UnknownName"]
@@ -59,6 +60,7 @@ class Entry(Generic[T]):
     kind: str  # "method", "task", ...
     makes: Any = object  # the type that the factory returns
     flag: str = ""  # the prefix of its parameters' flags, if not its kind
+    space: Mapping[str, Dimension] = field(default_factory=dict)  # what `tarry tune` tries, by parameter
 
     @property
     def doc(self) -> str:
@@ -161,8 +163,12 @@ class Registry(Mapping[str, Entry[T]]):
         self._broken: dict[str, str] = {}
         self._plugins_loaded = False
 
-    def register(self, name: str, *, paper: str = "", use: str = "") -> Callable[[F], F]:
-        """Decorate a factory; its name must be new and it needs a docstring. `use` says when to choose it.
+    def register(
+        self, name: str, *, paper: str = "", use: str = "", space: Mapping[str, Dimension] | None = None
+    ) -> Callable[[F], F]:
+        """Decorate a factory; its name must be new and it needs a docstring.
+
+        `use` says when to choose it, `space` which values of its parameters `tarry tune` tries.
 
         >>> from tarry.core.registry import Registry
         >>> shapes = Registry("shape")
@@ -177,7 +183,7 @@ class Registry(Mapping[str, Entry[T]]):
         def add(factory: F) -> F:
             assert name not in self._entries, f"{self.kind} {name!r} is registered twice"
             assert factory.__doc__, f"{self.kind} {name!r} needs a docstring: its first line is its summary"
-            self._entries[name] = self._new_entry(name, factory, paper, use)
+            self._entries[name] = self._new_entry(name, factory, paper, use, space or {})
             return factory
 
         return add
@@ -241,8 +247,15 @@ class Registry(Mapping[str, Entry[T]]):
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
 
-    def _new_entry(self, name: str, factory: Callable[..., T], paper: str, use: str) -> Entry[T]:
-        return Entry(name, factory, paper, use, params_of(factory), self.kind, self._makes)
+    def _repr_html_(self) -> str:
+        """Return a table of the entries, for a notebook."""
+        rows = "".join(_row(entry.name, entry.summary) for entry in self.values())
+        return f"<p><b>{html_text(self.title)}</b></p>\n<table>{rows}</table>"
+
+    def _new_entry(
+        self, name: str, factory: Callable[..., T], paper: str, use: str, space: Mapping[str, Dimension]
+    ) -> Entry[T]:
+        return Entry(name, factory, paper, use, params_of(factory), self.kind, self._makes, space=space)
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
@@ -280,7 +293,14 @@ class Registry(Mapping[str, Entry[T]]):
 
     def _foreign(self, name: str, factory: Callable[..., Any]) -> Entry[T]:
         """Return the entry of a factory that is not registered."""
-        return self._new_entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""))
+        space = getattr(factory, "space", {})
+        try:
+            dimensions = {
+                key: parse_dimension(value) if isinstance(value, str) else value for key, value in space.items()
+            }
+        except (AttributeError, ValueError) as e:
+            raise UnknownName(f"--{self.kind} {name}: its `space` is no table of search spaces: {e}") from e
+        return self._new_entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""), dimensions)
 
 
 def _searched(entry: Entry[Any]) -> str:

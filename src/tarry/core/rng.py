@@ -46,6 +46,7 @@ class Stream(IntEnum):
     LOCAL = 8  # noise in local training
     DATA = 9  # splits and synthetic data
     DROPOUT = 10  # which units a step leaves out
+    VALIDATION = 11  # which training examples are for validation
 
 
 def _mix(z: int) -> int:

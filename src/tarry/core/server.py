@@ -21,7 +21,7 @@ from torch import Tensor
 
 from . import rng
 from .client_table import SpillPolicy
-from .contracts import check_first_call
+from .contracts import check_first_call, check_weights
 from .idle_clients import IdleClients
 from .layout import Layout
 from .method import Method, RunLimits, ServerModel, ServerView
@@ -94,9 +94,10 @@ class Server:
     @property
     def output_weights(self) -> Tensor:
         """The weights that are evaluated, and saved at the end."""
-        return (
-            self.weights if self.method.output_weights is None else self.method.output_weights(self.weights, self.state)
-        )
+        compute = self.method.output_weights
+        if compute is None:
+            return self.weights
+        return check_weights(self.method, "output_weights", compute(self.weights, self.state), self.weights)
 
     def hand_out(self, client: int, time: float) -> Ticket:
         """Return a ticket with the client's own start, else with offered weights, else with the global weights."""
@@ -229,6 +230,8 @@ class Server:
         if pooled is None:
             return False
         weights, self.state["step"] = self._apply["step"](pooled, self.state["step"], view)
+        if weights.dtype is not self.weights.dtype:  # a part is checked at its first call alone
+            check_weights(self.method, "step", weights, self.weights)
         self._replace_global(weights)
         return True
 

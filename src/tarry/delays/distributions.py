@@ -31,6 +31,7 @@ from .base import (
 from .measured import number, table
 
 __all__ = [
+    "Per",
     "bandwidth",
     "constant",
     "exponential",
@@ -46,14 +47,17 @@ _inverse_normal = NormalDist().inv_cdf
 _MOST_SPREAD = 10.0  # at this spread a third of the clients differ from the typical one by more than e^10
 
 
-def _drawn_per_visit(quantile: Callable[[float], float]) -> DelayFactory:
-    """Return a delay model in which every visit of every client draws from one distribution."""
+Per = Annotated[Literal["visit", "client"], "a draw for every visit, or one for each client, for all its visits"]
+
+
+def _drawn_per_visit(quantile: Callable[[float], float], per: Literal["visit", "client"] = "visit") -> DelayFactory:
+    """Return a delay model in which every visit draws from one distribution, or takes as long as the client's first."""
 
     def build(population: ClientPopulation) -> Delay:
         visit_key = visit_keys(population.seed, Stream.DELAY)
 
         def delay(client: int, visit: int, /) -> float:
-            return quantile(uniform(visit_key(client, visit)))
+            return quantile(uniform(visit_key(client, visit if per == "visit" else 0)))
 
         return delay
 
@@ -121,6 +125,7 @@ def lognormal(
     *,
     mean: Annotated[float, "arithmetic mean of the durations (s)"] = 100.0,
     sd: Annotated[float, "standard deviation of the durations (s)"] = 100.0,
+    per: Per = "visit",
 ) -> DelayFactory:
     """Lognormal with a given arithmetic mean and standard deviation.
 
@@ -129,18 +134,18 @@ def lognormal(
     raise_problems(range_errors(SHORTEST, LONGEST, mean=mean) + range_errors(0, LONGEST, sd=sd))
     variance = math.log1p((sd / mean) ** 2)
     mu, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
-    return _drawn_per_visit(lambda u: math.exp(mu + sigma * _inverse_normal(u)))
+    return _drawn_per_visit(lambda u: math.exp(mu + sigma * _inverse_normal(u)), per)
 
 
 @delays.register("half-normal")
-def half_normal(*, mean: Annotated[float, "mean of the durations (s)"] = 100.0) -> DelayFactory:
+def half_normal(*, mean: Annotated[float, "mean of the durations (s)"] = 100.0, per: Per = "visit") -> DelayFactory:
     """The absolute value of a centered normal number: most visits short, few long.
 
     |N(0, s²)| has the mean s · √(2/π), so s = mean · √(π/2); its standard deviation is mean · √(π/2 − 1).
     """
     raise_problems(range_errors(SHORTEST, LONGEST, mean=mean))
     scale = mean * math.sqrt(math.pi / 2)
-    return _drawn_per_visit(lambda u: -scale * _inverse_normal((1 - u) / 2))
+    return _drawn_per_visit(lambda u: -scale * _inverse_normal((1 - u) / 2), per)
 
 
 @delays.register("uniform")
@@ -148,13 +153,14 @@ def uniform_between(
     *,
     low: Annotated[float, "shortest visit (s)"] = 50.0,
     high: Annotated[float, "longest visit (s)"] = 150.0,
+    per: Per = "visit",
 ) -> DelayFactory:
     """Any duration between two bounds, all alike."""
     problems = range_errors(0, LONGEST, low=low) + range_errors(SHORTEST, LONGEST, high=high)
     if not problems and low > high:
         problems = [f"--delay.low {low}: must not be above --delay.high {high}"]
     raise_problems(problems)
-    return _drawn_per_visit(lambda u: low + (high - low) * u)
+    return _drawn_per_visit(lambda u: low + (high - low) * u, per)
 
 
 @delays.register("exponential")

@@ -12,6 +12,7 @@ import io
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Annotated, Literal, NamedTuple
@@ -20,10 +21,21 @@ import numpy as np
 
 from ..core.errors import BadInput, near
 from ..core.one_line import short_text
+from ..core.parquet import parquet_rows
 from ..core.rng import Stream, below, visit_keys
 from ..core.storage import open_input, packing, packing_errors, unpacked
 from ..record.storage import open_atomic
-from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
+from .base import (
+    LONGEST,
+    SHORTEST,
+    ClientPopulation,
+    Delay,
+    DelayFactory,
+    assign_profiles,
+    delays,
+    raise_problems,
+    range_errors,
+)
 
 __all__ = [
     "TraceDelays",
@@ -90,6 +102,9 @@ def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[t
 
 
 def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
+    if str(path).endswith(".parquet"):
+        yield from _parquet_lines(path, flag)
+        return
     try:
         with open_input(path, flag) as file, packing_errors(flag):
             reader = csv.reader(_unpacked(file, path, flag))
@@ -102,6 +117,18 @@ def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
                 raise BadInput(f"{flag}: is empty; its first line must name the columns")
     except (UnicodeDecodeError, csv.Error) as e:
         raise BadInput(f"{flag}: is not a CSV file (plain, or packed as .gz or .xz): {e}") from e
+
+
+def _parquet_lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the names of the columns and the rows of a Parquet file as texts; an empty cell is an empty text."""
+    names: list[str] = []
+    for i, row in enumerate(parquet_rows(path, flag, _TEXT_LIMIT), 1):
+        if not names:
+            names = list(row)
+            yield f"{flag}: columns", names
+        yield f"{flag}: row {i}", ["" if row[name] is None else str(row[name]) for name in names]
+    if not names:
+        raise BadInput(f"{flag}: has no rows")
 
 
 def number(where: str, text: str) -> float:
@@ -123,24 +150,52 @@ def positive(where: str, text: str) -> float:
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
 
+@dataclass(frozen=True)
+class MeasuredWork:
+    """The work and the bytes of the measured rounds, by which their two parts are scaled."""
+
+    examples: float | None  # examples times passes in a round; None: computing stays as it was measured
+    bytes: float | None  # of the model; None: communication stays as it was measured
+    cost: float  # time of an example here over its time in the measured rounds
+
+    def factors(self, population: ClientPopulation) -> tuple[array[float], float]:
+        """Return the factor of the computing part for each client, and of the communication part."""
+        work = [1.0 if self.examples is None else population.epochs * n / self.examples for n in population.samples]
+        return array("d", (self.cost * w for w in work)), (
+            1.0 if self.bytes is None else population.model_bytes / self.bytes
+        )
+
+
+class MeasuredRounds(NamedTuple):
+    """The rounds of one measured client: seconds of computing, and the rest of each round."""
+
+    computing: array[float]
+    rest: array[float]
+
+
 class EmpiricalDelays:
-    """Each client lives the rounds of one measured client: those of client c are rounds[given[c]]."""
+    """Each client lives the rounds of one measured client: those of client c are rounds[given[c]].
+
+    A round has two parts, computing and the rest, each with a factor.
+    """
 
     def __init__(
         self,
-        rounds: Sequence[Sequence[float]],
+        rounds: Sequence[MeasuredRounds],
         given: Sequence[int],
+        factors: tuple[Sequence[float], float],
         *,
         draw: Callable[[int, int], int] | None,
         notices: tuple[str, ...],
     ):
         self._rounds, self._given, self._draw, self.notices = rounds, given, draw, notices
+        self._work, self._traffic = factors
 
     def __call__(self, client: int, visit: int, /) -> float:
         own = self._rounds[self._given[client]]
-        if self._draw is None:
-            return own[visit % len(own)]
-        return own[below(self._draw(client, visit), len(own))]
+        n = len(own.rest)
+        i = visit % n if self._draw is None else below(self._draw(client, visit), n)
+        return own.computing[i] * self._work[client] + own.rest[i] * self._traffic
 
 
 @delays.register("empirical")
@@ -151,35 +206,77 @@ def empirical(
     client_column: Annotated[str, "its column that tells the measured clients apart"] = "client",
     unit: Annotated[Literal["s", "ms", "us", "min", "h"], "the unit of the durations"] = "s",
     order: Annotated[Literal["random", "recorded"], "draw a client's rounds, or run through them"] = "random",
+    compute_column: Annotated[
+        str | None, "its column of computing times, a part of the durations; none: durations are not scaled"
+    ] = None,
+    examples: Annotated[float | None, "scale computing: examples times passes in a measured round"] = None,
+    cost: Annotated[float, "scale computing: time of an example here, over its time in the measured rounds"] = 1.0,
+    model_bytes: Annotated[float | None, "scale the rest of a round: bytes of the measured model"] = None,
 ) -> DelayFactory:
     """Rounds measured on real devices: each client is given one measured client and lives its rounds.
 
     Measured clients are dealt without replacement while there are enough, else with; `recorded` starts again after
-    the last round. Lines whose duration is blank are skipped, and a notice gives their number.
+    the last round. Lines whose duration is blank are skipped, and a notice gives their number. With a column of
+    computing times, a visit takes computing · cost · (examples · passes here / examples) + (duration − computing) ·
+    (bytes of the model here / model_bytes), as OrthoFL's App. D.4 scales its measurements.
     """
     if column == client_column:
         raise BadInput(f"--delay.column {column}: is the column of clients already (--delay.client_column)")
+    measured = MeasuredWork(examples, model_bytes, cost)
+    _check_scaling(measured, compute_column)
     blame = {client_column: f"--delay.client_column {client_column}", column: f"--delay.column {column}"}
-    flag, blank = f"--delay.path {path}", 0
-    rounds: dict[str, array[float]] = {}
-    for where, (name, text) in table(path, flag, blame):
-        if text.lower() in _BLANK:
-            blank += 1
-        else:
-            seconds = positive(where, text) * _UNITS[unit]
-            if not seconds > 0:
-                raise BadInput(f"{where}: {short_text(text)} {unit} is too short")
-            rounds.setdefault(name, array("d")).append(seconds)
-    if not rounds:
-        raise BadInput(f"{flag}: all {blank:,} durations in column {column!r} are blank; name another --delay.column")
-    notices = (f"{flag}: {blank:,} lines with a blank {column!r} are skipped",) if blank else ()
-    measured = list(rounds.values())
+    if compute_column is not None:
+        blame[compute_column] = f"--delay.compute_column {compute_column}"
+    rounds, notices = _read_rounds(path, column, blame, _UNITS[unit], unit)
 
     def build(population: ClientPopulation) -> Delay:
         draw = visit_keys(population.seed, Stream.DELAY) if order == "random" else None
-        return EmpiricalDelays(measured, assign_profiles(population, len(measured)), draw=draw, notices=notices)
+        given, factors = assign_profiles(population, len(rounds)), measured.factors(population)
+        return EmpiricalDelays(rounds, given, factors, draw=draw, notices=notices)
 
     return build
+
+
+def _check_scaling(measured: MeasuredWork, compute_column: str | None) -> None:
+    given = {"examples": measured.examples, "model_bytes": measured.bytes, "cost": measured.cost}
+    raise_problems(range_errors(SHORTEST, LONGEST, **{k: v for k, v in given.items() if v is not None}))
+    if compute_column is None and (measured.examples, measured.bytes, measured.cost) != (None, None, 1.0):
+        raise BadInput(
+            "--delay.examples, --delay.model_bytes, --delay.cost: scale the parts of a round;"
+            " name the column of computing times with --delay.compute_column"
+        )
+
+
+def _read_rounds(
+    path: str, column: str, blame: Mapping[str, str], seconds_of_unit: float, unit: str
+) -> tuple[list[MeasuredRounds], tuple[str, ...]]:
+    """Return the rounds of every measured client, and notices; the columns are client, duration and maybe computing."""
+    flag, blank = f"--delay.path {path}", 0
+    rounds: dict[str, MeasuredRounds] = {}
+    for where, (name, text, *computing) in table(path, flag, blame):
+        if text.lower() in _BLANK:
+            blank += 1
+            continue
+        seconds = positive(where, text) * seconds_of_unit
+        if not seconds > 0:
+            raise BadInput(f"{where}: {short_text(text)} {unit} is too short")
+        part = _computing(where, computing[0], seconds / seconds_of_unit) * seconds_of_unit if computing else 0.0
+        own = rounds.setdefault(name, MeasuredRounds(array("d"), array("d")))
+        own.computing.append(part)
+        own.rest.append(seconds - part)
+    if not rounds:
+        raise BadInput(f"{flag}: all {blank:,} durations in column {column!r} are blank; name another --delay.column")
+    lines = "1 line with a blank {} is" if blank == 1 else f"{blank:,} lines with a blank {{}} are"
+    notices = (f"{flag}: {lines.format(repr(column))} skipped",) if blank else ()
+    return list(rounds.values()), notices
+
+
+def _computing(where: str, text: str, most: float) -> float:
+    """Return the computing time of a round, which must leave time for the rest of it."""
+    value = number(where, text)
+    if not 0 <= value < most:
+        raise BadInput(f"{where}: computing {short_text(text)}: must be from 0 to less than the duration, {most:g}")
+    return value
 
 
 _DIGITS = 18  # of a whole number: it fits 64 bits

@@ -30,7 +30,7 @@ from .base import (
     raise_problems,
     range_errors,
 )
-from .distributions import half_normal, lognormal, uniform_between
+from .distributions import Per, half_normal, lognormal, uniform_between
 
 __all__ = [
     "PROFILES",
@@ -125,32 +125,33 @@ def rpi_percentile(percent: float) -> float:
 
 
 @delays.register("orthofl-rpi-lognormal", paper=_ORTHOFL)
-def orthofl_rpi_lognormal() -> DelayFactory:
+def orthofl_rpi_lognormal(*, per: Per = "visit") -> DelayFactory:
     """Lognormal with the mean and standard deviation of the nine Raspberry Pi profiles' rounds (App. D.4).
 
-    μ_R = 318.11 s and σ_R = 262.69 s give μ = 5.5024 and σ = 0.7211 of the logarithm.
+    μ_R = 318.11 s and σ_R = 262.69 s give μ = 5.5024 and σ = 0.7211 of the logarithm. "Sampled for each client" is
+    read as one draw for every visit; `per=client` draws once, so that some clients are slow for good.
     """
     mean, sd = rpi_moments()
-    return lognormal(mean=mean, sd=sd)
+    return lognormal(mean=mean, sd=sd, per=per)
 
 
 @delays.register("orthofl-rpi-half-normal", paper=_ORTHOFL)
-def orthofl_rpi_half_normal() -> DelayFactory:
+def orthofl_rpi_half_normal(*, per: Per = "visit") -> DelayFactory:
     """Half-normal with the mean of the nine Raspberry Pi profiles' rounds (App. D.4).
 
     μ_R = 318.11 s gives the scale 398.69 s; a half-normal has no second parameter, so σ_R (262.69 s) becomes 240.34 s.
     """
     mean, _ = rpi_moments()
-    return half_normal(mean=mean)
+    return half_normal(mean=mean, per=per)
 
 
 @delays.register("orthofl-rpi-uniform", paper=_ORTHOFL)
-def orthofl_rpi_uniform() -> DelayFactory:
+def orthofl_rpi_uniform(*, per: Per = "visit") -> DelayFactory:
     """Uniform from the 5th to the 95th percentile of the nine Raspberry Pi profiles' rounds (App. D.4).
 
     From 50.02 s to 932.19 s.
     """
-    return uniform_between(low=rpi_percentile(5), high=rpi_percentile(95))
+    return uniform_between(low=rpi_percentile(5), high=rpi_percentile(95), per=per)
 
 
 def _by_class(population: ClientPopulation, classes: bytes, severity: str) -> Delay:

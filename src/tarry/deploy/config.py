@@ -11,7 +11,7 @@ clients sleep, to try slow clients.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -100,7 +100,7 @@ def read_config(config: Mapping[str, Any]) -> DeployConfig:
     if options.client == "tarry":  # a plain client's app has settings of its own
         known = [k.replace("_", "-") for k in (*kinds, *run_settings())]
         problems += [f"{key}: there is no such setting.{near(key, known)}" for key in strange]
-    problems += list(_contradictions(options))
+    problems += [*_contradictions(options), *_without_examples(given, options)]
     if problems:
         raise BadInput(problems)
     return DeployConfig(_spec(given), options, "delay" in given, {**given, **chosen})
@@ -137,6 +137,17 @@ def _contradictions(o: Options) -> list[str]:
         positive.append(f"evaluate = {o.evaluate}: tarry's own client app has a task, whose test set is evaluated")
     wrong = [at for at in o.link_addresses if not at.rpartition(":")[0] or not at.rpartition(":")[2].isdigit()]
     return [*positive, *(f"links: {at!r} is no address; it must be HOST:PORT" for at in wrong)]
+
+
+def _without_examples(given: Mapping[str, Any], o: Options) -> Iterator[str]:
+    """Yield the settings of a run that a federation cannot have."""
+    if given.get("patience") is not None:
+        yield f"patience = {given['patience']}: a federation has no early stopping; use target, time, updates or rounds"
+    if given.get("validation") is not None and (o.data == "own" or o.client != "tarry"):
+        yield (
+            f"validation = {given['validation']}: clients have examples of their own, and the server cannot hold out a"
+            " share; give its task a validation set, tarry.Task(..., validation=(x, y))"
+        )
 
 
 def _nest(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Shorter polling intervals of Flower: they take most of an update's time beside training.
 
                                                               Flower       here
-    an idle SuperNode polls for work every                    3 s          0.3 s after its last work, rising to 3 s,
+    an idle SuperNode polls for work every                    3 s          0.1 s after its last work, rising to 3 s,
                                                                            and 10 times as long as a poll takes
-    a SuperNode polls its app for the reply every             0.5 s        0.1 s
+    a SuperNode polls its app for the reply every             0.5 s        0.05 s
     a process polls for the content of a message every        1 s          0.05 s, then twice as long, to 1 s
 
 These are constants inside Flower that no option reaches. They are changed only in processes that tarry starts, and only
@@ -25,7 +25,7 @@ __all__ = ["SWITCH", "idle_seconds", "shorten_polling"]
 
 log = logging.getLogger("tarry")
 SWITCH = "TARRY_SHORT_POLLING"
-_IDLE, _LONGER, _LONGEST_IDLE, _WAITING = 0.3, 1.4, 3.0, 0.1
+_IDLE, _LONGER, _LONGEST_IDLE, _WAITING = 0.1, 1.4, 3.0, 0.05
 _SLOW_LINK = 15.0  # seconds between polls of a link that answers slowly, at most
 _FIRST, _LONGEST = 0.05, 1.0
 

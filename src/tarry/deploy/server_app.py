@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..core.metric import Scores
     from ..core.tickets import Ticket
     from ..runs.build import BuiltRun
+    from ..runs.tracking import Tracking
     from ..training.visit import LocalWork
     from .config import DeployConfig
     from .flower_app import StateDict
@@ -93,6 +94,7 @@ def serve(connected: Callable[[int], MessageGrid], setting: DeployConfig) -> str
     from ..record.storage import make_folder, write_atomic
     from .local.processes import began
     from .server.monitor import monitoring
+    from .server.result import write
     from .server.storage_pause import continue_when_writable
     from .server.traces import tracing
 
@@ -115,11 +117,18 @@ def serve(connected: Callable[[int], MessageGrid], setting: DeployConfig) -> str
     unused = [built]  # a driver takes the model away: the next one, after a pause, needs another
 
     def drive() -> str:  # again after a pause, with the same connections
-        driver = _driver(grid, setting, unused.pop() if unused else _build(setting), folder)
+        ours = unused.pop() if unused else _build(setting)
+        tracking = _tracking(ours, folder)
+        driver = _driver(grid, setting, ours, folder, tracking)
         try:
             process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
             write_atomic(folder / "server.json", json.dumps(process).encode())
-            return _run_driver(driver, built, folder, should_stop, monitor)
+            why = _run_driver(driver, built, folder, should_stop, monitor)
+            if why != "stopped":
+                result = write(driver, built, folder)
+                if tracking is not None:
+                    tracking.end(result)
+            return why
         finally:
             driver.close()
 
@@ -145,7 +154,7 @@ def _run_driver(
 ) -> str:
     from ..record.result import write_progress
     from .local.log_rotation import rotate_logs
-    from .server.result import so_far, write
+    from .server.result import so_far
 
     shown = [-1, 0.0]
 
@@ -163,8 +172,6 @@ def _run_driver(
     log.info("tarry %s, run %s: %d updates so far", __version__, driver.grid.run, driver.engine.updates)
     why = driver.run(should_stop, on_progress=on_progress)
     log.info("ended: %s after %d updates", why, driver.engine.updates)
-    if why != "stopped":
-        write(driver, built, folder)
     return why
 
 
@@ -241,7 +248,17 @@ def _has_remote_data(setting: DeployConfig) -> bool:
     return setting.options.data == "own" or setting.options.client != "tarry"
 
 
-def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
+def _tracking(built: BuiltRun, folder: Path) -> Tracking | None:
+    """The trackers of the federation; the clock is the wall's."""
+    from ..runs.tracking import Tracking, build_trackers
+
+    trackers, layers = build_trackers(built.spec), [layer.name for layer in built.layout.layers]
+    if not trackers:
+        return None
+    return Tracking(built.spec, trackers, task=built.task.name, folder=folder, layers=layers)
+
+
+def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path, tracking: Tracking | None) -> Driver:
     from ..core.storage import read_toml
     from .server.driver import Driver, DriverConfig
     from .server.open_tickets import max_tickets_per_client
@@ -273,6 +290,7 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         monitor=built.monitor(),
         measure=built.health_measure(),
         known=known,
+        tracking=tracking,
     )
 
 

@@ -25,6 +25,7 @@ from ..core.server import Receipt, Server
 from ..core.tickets import LocalResult, Ticket
 from .budget import Budget
 from .diagnostics import DiagnosticsLog
+from .early_stopping import EarlyStopping
 from .gate import ACCEPTED, Gate, GateVerdict
 from .model_monitor import ModelMonitor
 
@@ -40,8 +41,8 @@ Duration = Callable[[int, int], float | None]
 class Engine:
     """A server, its idle clients and the counters of a run.
 
-    `stop_reason` says why the run is over: "updates", "rounds" or "target", which the engine finds itself, or what the
-    caller sets ("time", "stalled"). It is empty until the run ends; the caller checks it after each call.
+    `stop_reason` says why the run is over: "updates", "rounds", "target" or "patience", which the engine finds itself,
+    or what the caller sets ("time", "stalled"). It is empty until the run ends; the caller checks it after each call.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Engine:
         diagnostics: DiagnosticsLog | None = None,
         gate: Gate | None = None,
         monitor: ModelMonitor | None = None,
+        early_stopping: EarlyStopping | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
     ):
         self.server, self.idle, self.budget, self.diagnostics = server, idle, budget, diagnostics
-        self.gate, self.monitor = gate, monitor
+        self.gate, self.monitor, self.early_stopping = gate, monitor, early_stopping
         self.max_tickets = max_tickets  # that a client may hold at a time
         self.tickets_held = array("q", [0]) * server.n_clients  # by client
         self._listeners = tuple(listeners)
@@ -186,13 +188,16 @@ class Engine:
 
         Without a test set there are no metrics, and there is no event.
         """
-        self.scored_version = self.server.version
+        is_new, self.scored_version = self.is_unscored, self.server.version
         point = CurvePoint.of(time, self.updates, scores, self.budget.metric.name)
         self.curve.append(point)
         if scores:
             self._emit("evaluate", time, accuracy=point.accuracy, loss=point.loss, metrics=scores)
         if self.monitor is not None and health is not None:
             self._watch(self.monitor, time, health)
+        rule = self.early_stopping
+        if rule is not None and is_new and rule.observe(point, self.server.output_weights):
+            self.stop_reason = self.stop_reason or "patience"
         target = self.budget.target
         if target is not None and self.budget.metric.reaches(point.score, target):
             self.stop_reason = "target"
@@ -256,6 +261,12 @@ class Engine:
         return self.scored_version != self.server.version or not self.curve
 
     @property
+    def result_weights(self) -> Tensor:
+        """The weights that the run returns: with early stopping the best ones, else the output weights."""
+        best = None if self.early_stopping is None else self.early_stopping.weights
+        return self.server.output_weights if best is None else best
+
+    @property
     def has_stalled(self) -> bool:
         """Return whether so many updates in a row were rejected that training has diverged."""
         return self.consecutive_rejections >= max(100, 10 * self.server.n_clients)
@@ -271,6 +282,7 @@ class Engine:
             "rejections": {c: {str(r): n for r, n in counts.items()} for c, counts in self.rejections.items()},
             **({} if self.gate is None else {"gate": self.gate.save()}),
             **({} if self.monitor is None else {"monitor": self.monitor.save()}),
+            **({} if self.early_stopping is None else self._save_stopping(self.early_stopping)),
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -289,6 +301,11 @@ class Engine:
             self.gate.load(saved["gate"])
         if self.monitor is not None and "monitor" in saved:
             self.monitor.load(saved["monitor"])
+        if self.early_stopping is not None and "early_stopping" in saved:
+            self.early_stopping.load(saved["early_stopping"])
+
+    def _save_stopping(self, rule: EarlyStopping) -> dict[str, Any]:
+        return {"early_stopping": rule.save(), "stop_reason": self.stop_reason}
 
     def _enter(self, time: float) -> None:
         assert time > self.time or (self.in_instant and time == self.time), "instants follow one another"

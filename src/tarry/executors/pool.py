@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from ..core.errors import StorageError, WorkerDied, first_line
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
-from ..core.task import Shards, Task
+from ..core.shards import Shards
+from ..core.task import Task
 from ..core.tickets import LocalResult, VisitJob
 from ..training.flat_model import FlatModel
 from ..training.visit import LocalWork, train

@@ -28,7 +28,8 @@ from ..core.errors import BadInput, TrainingFailed, WorkerDied
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.optim import Optimizer
-from ..core.task import Shards, Task
+from ..core.shards import Shards
+from ..core.task import Task
 from ..core.tickets import LocalResult, Ticket, VisitJob
 from ..training.determinism import deterministic
 from ..training.flat_model import FlatModel

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.method import Method
+from ..core.search_space import Range
 from ..parts.endpoint import delay_correction, subtract_drift
 from ..parts.step import add
 from .registry import methods
@@ -21,6 +22,7 @@ __all__ = ["asgd"]
     "asgd",
     paper="Mishchenko et al. 2022, Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays",
     use="A first asynchronous baseline: no memory, no weighing; it suffers where some clients are much slower.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def asgd(
     *, eta: Annotated[float, "η, the server's learning rate; 1/clients makes a round of equals FedAvg"] = 0.4

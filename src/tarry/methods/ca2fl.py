@@ -32,6 +32,7 @@ from torch import Tensor
 from ..core.client_table import ClientScalars
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
+from ..core.search_space import Range
 from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.checks import at_least, check
@@ -97,6 +98,7 @@ def _v(state: Calibration, view: ServerView) -> Tensor:
     paper="Wang et al. 2024, Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update"
     " Calibration",
     use="FedBuff where clients' data differ much and a server can hold an update of every client.",
+    space={"eta": Range(0.1, 3.0, log=True)},
 )
 def ca2fl(
     *,

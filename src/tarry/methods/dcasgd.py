@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Method
+from ..core.search_space import Range
 from ..parts.checks import at_least, check, decay
 from ..parts.endpoint import Rule, StaleUpdate, delay_correction
 from ..parts.step import add
@@ -48,6 +49,7 @@ def adaptive_rule(lam: float, m: float) -> Rule:
     "dc-asgd",
     paper="Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation",
     use="Plain asynchronous steps at small client rates, where a first-order correction can be right.",
+    space={"eta": Range(0.1, 1.0), "lam": Range(0.01, 2.0, log=True)},
 )
 def dc_asgd(
     *,

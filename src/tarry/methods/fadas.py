@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..core.method import Method, ServerView
 from ..core.parts import EACH_ARRIVAL, Aggregate
+from ..core.search_space import Range
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import buffer as buffered
@@ -83,6 +84,7 @@ def needs_longest_delay(method: Method) -> str | None:
     "fadas",
     paper="Wang et al. 2024, FADAS: Towards Federated Adaptive Asynchronous Optimization",
     use="Asynchronous training of models that want Adam, as transformers do; delay=scaled where some are very late.",
+    space={"eta": Range(1e-5, 1e-1, log=True)},
 )
 def fadas(
     *,

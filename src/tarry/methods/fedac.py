@@ -46,6 +46,7 @@ from ..core.local_rule import LocalRule
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Correct, Step
 from ..core.schedule import Schedule
+from ..core.search_space import OneOf, Range
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, TicketExtras, Update
 from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
@@ -139,6 +140,7 @@ def prospective(
     paper="Zang et al. 2024, Efficient Asynchronous Federated Learning with Prospective Momentum Aggregation and "
     "Fine-Grained Correction",
     use="Clients of differing data and speed: late updates count by how far they agree with what the server did since.",
+    space={"eta": Range(1e-4, 1e-1, log=True), "eps": OneOf(1e-8, 1e-5, 1e-3)},
 )
 def fedac(
     *,

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from ..core.local_rule import LocalRule
 from ..core.method import Method
+from ..core.search_space import Range
 from ..parts.endpoint import trust_position
 from ..parts.local import ProximalRule
 from ..parts.staleness import constant, hinge, polynomial
@@ -26,6 +27,7 @@ __all__ = ["fedasync"]
     "fedasync",
     paper="Xie et al. 2019, Asynchronous Federated Optimization",
     use="The asynchronous baseline: any number of clients, no memory; slow clients count for little.",
+    space={"alpha": Range(0.1, 0.9), "a": Range(0.0, 1.0)},
 )
 def fedasync(
     *,

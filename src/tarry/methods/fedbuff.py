@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.method import Method
+from ..core.search_space import Range
 from ..parts.aggregate import buffer as buffered
 from ..parts.staleness import discount, polynomial
 from ..parts.step import add
@@ -26,6 +27,7 @@ __all__ = ["fedbuff"]
     "fedbuff",
     paper="Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation",
     use="Many clients in flight, and secure aggregation or few server steps wanted: one step for K updates.",
+    space={"eta": Range(0.1, 10.0, log=True)},
 )
 def fedbuff(
     *,

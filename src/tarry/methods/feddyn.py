@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
+from ..core.search_space import OneOf
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Sums, empty_sums, round_mean
@@ -69,6 +70,7 @@ def dynamic_mean() -> Aggregate:
     "feddyn",
     paper="Acar et al. 2021, Federated Learning Based on Dynamic Regularization",
     use="Rounds of much local work on data that differ from client to client; uploads no more than FedAvg.",
+    space={"alpha": OneOf(0.001, 0.01, 0.1)},
 )
 def feddyn(
     *,

@@ -17,6 +17,7 @@ from typing import Annotated
 
 from ..core.local_rule import LocalRule
 from ..core.method import Method
+from ..core.search_space import Range
 from ..parts.aggregate import Weighting
 from ..parts.checks import above, at_least, check
 from ..parts.proximal import NTD
@@ -31,6 +32,7 @@ __all__ = ["fedntd"]
     "fedntd",
     paper="Lee et al. 2022, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning",
     use="Rounds of classifiers whose clients miss classes, and forget them, at the cost of one more pass a visit.",
+    space={"beta": Range(0.1, 10.0, log=True)},
 )
 def fedntd(
     *,

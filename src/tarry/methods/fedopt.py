@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.method import Method
+from ..core.search_space import OneOf, Range
 from ..parts.aggregate import Weighting
 from ..parts.moments import adagrad, adam, adaptive, momentum, yogi
 from ..parts.rounds import rounds
@@ -43,6 +44,7 @@ Eps = Annotated[float, "ε (the paper's τ), beside √v; smaller is more adapti
     "fedadam",
     paper=PAPER,
     use="Rounds whose gradients differ much in size from weight to weight: text, embeddings, sparse inputs.",
+    space={"eta": Range(1e-3, 10.0, log=True), "eps": OneOf(1e-5, 1e-4, 1e-3, 1e-2, 1e-1)},
 )
 def fedadam(
     *,
@@ -61,6 +63,7 @@ def fedadam(
     "fedyogi",
     paper=PAPER,
     use="As fedadam, where single rounds are noisy: its step sizes grow back more slowly.",
+    space={"eta": Range(1e-3, 10.0, log=True), "eps": OneOf(1e-5, 1e-4, 1e-3, 1e-2, 1e-1)},
 )
 def fedyogi(
     *,
@@ -79,6 +82,7 @@ def fedyogi(
     "fedadagrad",
     paper=PAPER,
     use="Very sparse gradients, as of linear models on words; its steps only ever get shorter.",
+    space={"eta": Range(1e-3, 10.0, log=True), "eps": OneOf(1e-5, 1e-4, 1e-3, 1e-2, 1e-1)},
 )
 def fedadagrad(
     *, eta: ServerRate = 0.1, beta1: Beta1 = 0.0, eps: Eps = 1e-3, weighting: Weighting = "examples"
@@ -92,6 +96,7 @@ def fedadagrad(
     "fedavgm",
     paper="Hsu et al. 2019, Measuring the Effects of Non-Identical Data Distribution",
     use="Rounds of few clients whose data differ: the direction is averaged over rounds as well.",
+    space={"beta": OneOf(0.0, 0.7, 0.9, 0.97, 0.99, 0.997)},
 )
 def fedavgm(
     *,

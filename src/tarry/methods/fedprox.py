@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.method import Method
+from ..core.search_space import OneOf
 from ..parts.aggregate import Weighting
 from ..parts.local import ProximalRule
 from ..parts.rounds import rounds
@@ -23,6 +24,7 @@ __all__ = ["fedprox"]
     "fedprox",
     paper="Li et al. 2020, Federated Optimization in Heterogeneous Networks",
     use="Rounds whose clients drift apart because their data differ or they do unequal work.",
+    space={"mu": OneOf(0.001, 0.01, 0.1, 1.0)},
 )
 def fedprox(
     *,

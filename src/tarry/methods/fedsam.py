@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..core.local_rule import ClientModel, Context, LocalRule
 from ..core.method import Method
+from ..core.search_space import OneOf
 from ..core.task import Examples
 from ..parts.aggregate import Weighting
 from ..parts.checks import at_least, check
@@ -63,6 +64,7 @@ class SharpnessAware(LocalRule):
     "fedsam",
     paper="Qu et al. 2022, Generalized Federated Learning via Sharpness Aware Minimization",
     use="Rounds whose clients overfit small data of their own, when they can pay for twice the passes.",
+    space={"rho": OneOf(0.01, 0.02, 0.05, 0.1, 0.2, 0.5)},
 )
 def fedsam(
     *,
@@ -78,6 +80,7 @@ def fedsam(
     "fedasam",
     paper="Caldarola et al. 2022, Improving Generalization in Federated Learning by Seeking Flat Minima",
     use="Where fedsam would do, and the layers' weights are of unlike sizes.",
+    space={"rho": OneOf(0.05, 0.1, 0.5, 0.7, 1.0, 2.0)},
 )
 def fedasam(
     *,

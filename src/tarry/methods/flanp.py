@@ -52,6 +52,7 @@ from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, Visit
 from ..core.method import Method, ServerView
 from ..core.optim import Optimizer
 from ..core.parts import Dispatch
+from ..core.search_space import Range
 from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import TicketExtras, Update
@@ -224,6 +225,7 @@ class Fastest:
     paper="Reisizadeh et al. 2020, Straggler-Resilient Federated Learning: Leveraging the Interplay Between "
     "Statistical Accuracy and System Heterogeneity",
     use="Clients of very different speed and like data: the fast ones bring the model near, the slow ones finish it.",
+    space={"c": Range(0.1, 1000.0, log=True)},
 )
 def flanp(
     *,

@@ -47,6 +47,7 @@ from ..core.errors import BadInput
 from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
+from ..core.search_space import Range
 from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import CONTROL, Update
@@ -189,6 +190,7 @@ def _reorder(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
     "gradma",
     paper="Luo et al. 2023, GradMA: A Gradient-Memory-based Accelerated Federated Learning",
     use="Few of many clients a round, with data that differ; begin with side=server: the workers' side learns slowly.",
+    space={"beta1": Range(0.1, 0.9), "beta2": Range(0.1, 0.9)},
 )
 def gradma(
     *,

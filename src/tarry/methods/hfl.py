@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Method, ServerView
+from ..core.search_space import Range
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.checks import at_least, between, check
@@ -105,6 +106,7 @@ def _no_move(view: ServerView) -> Tensor:
     "hfl",
     paper="Li et al. 2021, Stragglers Are Not Disaster: A Hybrid Federated Learning Algorithm with Delayed Gradients",
     use="Most clients of about one speed and a few stragglers, whose late work should count a little.",
+    space={"lam": Range(0.1, 0.9)},
 )
 def hfl(
     *,

@@ -8,7 +8,7 @@ a client without an arrival counts with the first weights. The score that matter
 client's own latest model, tuned for some more epochs.
 
 Under --lr-decay the rate falls with the server's steps, as for all methods; here these are the arrivals of all clients.
-For a factor of d per visit of each of N clients, take about --lr-decay d^(1/N).
+A schedule by=visits counts each client's own: --lr-schedule exponential:factor=0.99,by=visits.
 
 On the server, in model sizes: N rows, beside the global weights and the past ones of open visits; the weights sent to a
 client are counted again with its visit. The counted traffic is that of sending models down and up, which a real

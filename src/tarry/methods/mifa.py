@@ -3,7 +3,7 @@
     round t   who is available: K local steps from W, G_i ← (W − w_i)/η_t           Algorithm 1; others: G_i stays
               W ← W − η_t (1/N) Σ_i G_i                                              over all N clients
 
-With one learning rate the two η_t cancel: W ← W + (1/N) Σ_i Δ_i, Δ_i = w_i − W. Under --lr-decay a remembered update
+With one learning rate the two η_t cancel: W ← W + (1/N) Σ_i Δ_i, Δ_i = w_i − W. Under --lr-schedule a remembered update
 counts at the rate of the round, not at that of its own visit: the cache holds Δ_i divided by the relative rate of its
 hand-out. Clients weigh alike, as in the paper's objective.
 

@@ -25,6 +25,7 @@ from typing import Annotated
 
 from ..core.local_rule import LocalRule
 from ..core.method import Method
+from ..core.search_space import OneOf
 from ..parts.aggregate import Weighting
 from ..parts.checks import above, at_least, check
 from ..parts.proximal import MOON
@@ -39,6 +40,7 @@ __all__ = ["moon"]
     "moon",
     paper="Li et al. 2021, Model-Contrastive Federated Learning",
     use="Rounds of image models whose clients' data differ, when clients can keep a model and pay for two more passes.",
+    space={"mu": OneOf(0.1, 1.0, 5.0, 10.0)},
 )
 def moon(
     *,

@@ -15,6 +15,9 @@ which is used: after a conflict Δ̂·b = 0. For orthopos the printed test is Δ
 Θ − Δ̂ itself. The paper does not say when orthodyn switches; the statistics here are ours (parts.endpoint). With the
 default, `agreement`, position is trusted only while the position where a client ended predicts its next displacement
 better than its last displacement does. If it never does, orthodyn is orthograd.
+
+Eq. 15 is Δ + λ M (Θ^τ − Θ^t) with any λ ≥ 0 and matrix M. With M = I it is `orthocorrect:theta=-1,alpha=λ`, where only
+exact opposition is a conflict; with M = diag(Δ)² it is `dc-asgd:lam=λ`. Another M is a correct part of your own.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from typing import Annotated
 
 from ..core.method import Method
 from ..core.parts import Correct
+from ..core.search_space import Range
 from ..parts import endpoint
-from ..parts.checks import between, check
+from ..parts.checks import between, check, finite
 from ..parts.endpoint import delay_correction, dynamic, orthogonal
 from ..parts.step import add
 from .registry import methods
@@ -44,16 +48,17 @@ def _method(name: str, eta: float, correct: Correct) -> Method:
     "orthocorrect",
     paper=PAPER,
     use="To study delay corrections: the two limits and everything between are one formula.",
+    space={"alpha": Range(0.0, 1.0), "eta": Range(0.1, 1.0)},
 )
 def orthocorrect(
     *,
-    alpha: Annotated[float, "λ when there is no conflict: 0 trusts displacement, 1 position"] = 0.0,
+    alpha: Annotated[float, "λ when there is no conflict: 0 trusts displacement, 1 position; any number"] = 0.0,
     theta: Annotated[float, "ϑ: the cosine up to which displacement and drift conflict"] = 0.0,
     conflict: ConflictTest = "start",
     eta: EndpointShare = 0.4,
 ) -> Method:
     """Make a stale displacement orthogonal to the drift of the global when the two conflict."""
-    check(between(-1, 1, theta=theta), between(0, 1, alpha=alpha))
+    check(between(-1, 1, theta=theta), finite(alpha=alpha))
     return _method("orthocorrect", eta, delay_correction(orthogonal(alpha, theta, conflict)))
 
 
@@ -61,6 +66,7 @@ def orthocorrect(
     "orthograd",
     paper=PAPER,
     use="Stale clients early in training: what goes against the drift is taken out of their displacement.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def orthograd(*, eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that trusts displacement: α = 0, ϑ = 0."""
@@ -71,13 +77,19 @@ def orthograd(*, eta: EndpointShare = 0.4) -> Method:
     "orthopos",
     paper=PAPER,
     use="Stale clients close to convergence, where the position a client reached means more than its displacement.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def orthopos(*, conflict: ConflictTest = "start", eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""
     return _method("orthopos", eta, delay_correction(orthogonal(1.0, 0.0, conflict)))
 
 
-@methods.register("orthostrict", paper=PAPER, use="As an ablation: nothing along the drift is ever accepted.")
+@methods.register(
+    "orthostrict",
+    paper=PAPER,
+    use="As an ablation: nothing along the drift is ever accepted.",
+    space={"eta": Range(0.1, 1.0)},
+)
 def orthostrict(*, eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that always projects: ϑ = 1."""
     return _method("orthostrict", eta, delay_correction(orthogonal(0.0, 1.0)))
@@ -87,6 +99,7 @@ def orthostrict(*, eta: EndpointShare = 0.4) -> Method:
     "orthodyn",
     paper=PAPER,
     use="Stale clients over a whole run, when one cannot say beforehand which of orthograd and orthopos is right.",
+    space={"eta": Range(0.1, 1.0)},
 )
 def orthodyn(
     *,

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ..core.local_rule import ClientModel, Context, LocalRule
 from ..core.method import Method, Personalization
+from ..core.search_space import Range
 from ..core.task import Examples
 from ..parts.aggregate import Weighting
 from ..parts.checks import above, check
@@ -104,6 +105,7 @@ class Adapt(LocalRule):
     "perfedavg",
     paper="Fallah et al. 2020, Personalized Federated Learning with Theoretical Guarantees: A MAML Approach",
     use="A model to be tuned by every client with a few steps of its own; score it with --personalize.",
+    space={"alpha": Range(1e-3, 1e-1, log=True)},
 )
 def perfedavg(
     *,

@@ -42,6 +42,7 @@ from ..core.errors import BadInput
 from ..core.idle_clients import IdleClients
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Dispatch
+from ..core.search_space import OneOf
 from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import at_epoch_ends, ends
@@ -239,6 +240,7 @@ def lag_tolerant(lag: int) -> Dispatch:
     "safa",
     paper="Wu et al. 2021, SAFA: a Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead",
     use="Rounds that do not wait for stragglers, with a cached model of every client in each mean.",
+    space={"fraction": OneOf(0.1, 0.3, 0.5, 0.7, 1.0)},
 )
 def safa(
     *,

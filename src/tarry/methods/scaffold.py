@@ -8,7 +8,7 @@
              c   ← c + (|S|/N) mean Δc_k                          S: the cohort, N: all clients
 
 c and all c_k begin at 0. c_k stays with the client; a client whose visit is lost keeps the old one. K and η_l are those
-of the client's visit (--lr-decay). With plain means, as in the paper, c is the mean of all clients' c_k.
+of the client's visit (--lr-schedule). With plain means, as in the paper, c is the mean of all clients' c_k.
 `weighting="examples"` weighs both means: c = Σ n_k c_k / Σ n_k over all clients, whose sizes the server learns from
 their first updates (for a client without one it takes the mean size, and c_k = 0). Then c is 0 where Σ n_k ∇f_k is,
 which a plain mean would not be.

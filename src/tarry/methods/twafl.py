@@ -34,6 +34,7 @@ from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
+from ..core.search_space import Range
 from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update
 from ..parts.rounds import barrier
@@ -87,6 +88,7 @@ def latest_models(a: float) -> Aggregate:
     paper="Chen et al. 2019, Communication-Efficient Federated Deep Learning with Layerwise Asynchronous Model Update "
     "and Temporally Weighted Aggregation",
     use="Rounds of few clients out of many, whose data differ: absent clients count with their last models.",
+    space={"a": Range(1.0, 2.72)},
 )
 def twafl(
     *,

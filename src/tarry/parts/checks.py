@@ -6,10 +6,11 @@ check(above(0, mu=mu, c=c), between(0, 1, share=share))
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 
 from ..core.errors import BadInput
 
-__all__ = ["above", "at_least", "between", "check", "decay", "share"]
+__all__ = ["above", "at_least", "between", "check", "decay", "finite", "share"]
 
 Values = Mapping[str, float | None]
 
@@ -38,6 +39,11 @@ def between(low: int, high: int, /, **values: float | None) -> list[str]:
 def decay(**values: float | None) -> list[str]:
     """Return a problem for each value that is not in [0, 1)."""
     return _problems(values, "in [0, 1)", lambda x: 0 <= x < 1)
+
+
+def finite(**values: float | None) -> list[str]:
+    """Return a problem for each value that is infinite or no number."""
+    return _problems(values, "finite", isfinite)
 
 
 def share(**values: float | None) -> list[str]:

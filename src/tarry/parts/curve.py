@@ -28,10 +28,10 @@ from torch import Tensor
 
 from ..core import rng
 from ..core.local_rule import ClientModel, Context, LocalRule, RuleStep, VisitInput, VisitOutput
-from ..core.optim import Optimizer, make_optimizer
+from ..core.optim import USUAL_ADAM, AdamNumbers, Optimizer, make_optimizer
 from ..core.task import Examples
 from ..core.tickets import CONTROL, NOTHING
-from .checks import above, at_least, between, check
+from .checks import above, at_least, between, check, decay
 from .sharpness import ascended_adaptively
 
 __all__ = ["SHIFT", "CurveLearning", "CurveName", "ClientProximalName", "SolverName"]
@@ -79,6 +79,7 @@ class CurveLearning(LocalRule):
     sigma: float
     gamma: float
     shape: CurveName
+    adam: AdamNumbers = USUAL_ADAM
 
     def __post_init__(self) -> None:
         check(
@@ -86,6 +87,8 @@ class CurveLearning(LocalRule):
             at_least(0, rho=self.rho, mu=self.mu),
             above(0, sigma=self.sigma),
             between(0, 1, gamma=self.gamma),
+            decay(beta1=self.adam.beta1, beta2=self.adam.beta2),
+            above(0, eps=self.adam.eps),
         )
 
     @property
@@ -106,11 +109,11 @@ class CurveLearning(LocalRule):
 
     @cached_property
     def _endpoint(self) -> Optimizer:
-        return make_optimizer("sgd" if self.solver == "sgd" else "adam", lr=self.lr)
+        return make_optimizer("sgd" if self.solver == "sgd" else "adam", lr=self.lr, numbers=self.adam)
 
     @cached_property
     def _control(self) -> Optimizer:
-        return make_optimizer("adam", lr=self.control_lr)
+        return make_optimizer("adam", lr=self.control_lr, numbers=self.adam)
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         w = visit.weights.clone()  # a copy: the last bit of torch.dot depends on the memory alignment

@@ -12,7 +12,8 @@ may have any number of dimensions before the classes: all tokens of a sequence c
 Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Adam hardly
 depends on the length of a gradient, so that ν has little effect with it. `optimizer="sgd"` is Eq. 2 as printed, without
 Adam. `teacher="outputs"` is App. B's teacher, σ(y) = mean of the σ(y^i), in place of line 14's. Logits that are not
-finite are not stored: such a client keeps its older ones, or has none.
+finite are not stored: such a client keeps its older ones, or has none. With `moments="keep"` Adam goes on with the
+moments and the count of the distillation before.
 
 The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(view.key, l), |U|), the last
 one short; a batch of the whole set keeps the stored order.
@@ -33,7 +34,7 @@ from ..core import rng
 from ..core.client_table import ClientTable
 from ..core.errors import BadInput
 from ..core.method import Method, ServerView
-from ..core.optim import clip_norm, make_optimizer
+from ..core.optim import USUAL_ADAM, AdamNumbers, clip_norm, make_optimizer
 from ..core.parts import Aggregate, Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.task import Task
@@ -59,6 +60,8 @@ class Distillation:
     clip: float | None = 5.0  # ν; None = ∞
     optimizer: Literal["adam", "sgd"] = "adam"
     teacher: Literal["logits", "outputs"] = "logits"  # whose mean over clients teaches
+    adam: AdamNumbers = USUAL_ADAM
+    moments: Literal["restart", "keep"] = "restart"  # Adam's, from one distillation to the next
 
     def __post_init__(self) -> None:
         fixed = 0.0 if self.alpha == "dynamic" else self.alpha
@@ -71,6 +74,10 @@ class Distillation:
                 not 0 <= self.alpha_min <= self.alpha_max <= 1
             ),
             f"clip {self.clip}: must be above 0, or none": self.clip is not None and not self.clip > 0,
+            f"beta1 {self.adam.beta1}: must be in [0, 1)": not 0 <= self.adam.beta1 < 1,
+            f"beta2 {self.adam.beta2}: must be in [0, 1)": not 0 <= self.adam.beta2 < 1,
+            f"eps {self.adam.eps}: must be above 0": not self.adam.eps > 0,
+            "moments keep: sgd has none; leave it out": self.moments == "keep" and self.optimizer == "sgd",
         }
         if problems := [f"--method.{problem}" for problem, is_so in wrong.items() if is_so]:
             raise BadInput(problems)
@@ -113,13 +120,13 @@ def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLo
     return DistillLoss(f_d, entropy, alpha)
 
 
-def distill(x: Tensor, teacher: Tensor, view: ServerView, how: Distillation) -> Tensor:
-    """Return x̂ after Q steps of Eq. 2. Running statistics do not change."""
+def distill(x: Tensor, teacher: Tensor, view: ServerView, how: Distillation, moments: Any = None) -> tuple[Tensor, Any]:
+    """Return x̂ after Q steps of Eq. 2, and Adam's moments (None: from 0). Running statistics do not change."""
     server_model, n = view.model, view.layout.n_params
     assert server_model is not None, "a method that distils says that it needs unlabeled inputs"
-    optimizer = make_optimizer(how.optimizer, lr=how.lr or server_model.distill_lr or PAPERS_LR)
+    optimizer = make_optimizer(how.optimizer, lr=how.lr or server_model.distill_lr or PAPERS_LR, numbers=how.adam)
     w, stats, seen = x[:n], x[n:], list[Tensor]()
-    moments = optimizer.init(w)
+    moments = optimizer.init(w) if moments is None else moments
     for at in batches(server_model.inputs, how, view.key):
         loss = distill_loss(teacher[at], None if server_model.mask is None else server_model.mask[at], how)
         g, _ = server_model.grad(torch.cat([w, stats]) if len(stats) else w, server_model.inputs[at], loss.f_d)
@@ -128,7 +135,7 @@ def distill(x: Tensor, teacher: Tensor, view: ServerView, how: Distillation) -> 
             seen.append(torch.stack([loss.entropy, loss.alpha]))
     if view.notes is not None:
         view.notes["entropy"], view.notes["alpha"] = torch.stack(seen).mean(0).tolist()
-    return torch.cat([w, stats]) if len(stats) else w
+    return (torch.cat([w, stats]) if len(stats) else w), moments
 
 
 def batches(inputs: Tensor, how: Distillation, key: int) -> Iterator[Tensor | slice]:
@@ -152,7 +159,10 @@ def with_distillation(method: Method, how: Distillation) -> Method:
 
     def answered(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
         assert answer is not None
-        return answer(weights, {**states, "aggregate": states["aggregate"].inner})
+        inner = {"aggregate": states["aggregate"].inner}
+        if how.moments == "keep":
+            inner["step"] = states["step"].inner
+        return answer(weights, {**states, **inner})
 
     return replace(
         method,
@@ -259,13 +269,32 @@ def _with_teacher(update: Update | None, logits: ClientTable, view: ServerView, 
     )
 
 
+@dataclass(frozen=True)
+class KeptMoments(StateRecord):
+    """The state of the step inside, and Adam's moments; None before the first distillation."""
+
+    inner: Any
+    moments: Any
+
+
 def _with_distillation_step(part: Step, how: Distillation) -> Step:
     """Return a step part that distills after its step, if there are logits to teach from."""
 
     def apply(update: Update, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         new, state = part(update, state, view)
         teacher = update.extras.get(TEACHER)
-        return (new if teacher is None else distill(new, teacher, view, how)), state
+        return (new if teacher is None else distill(new, teacher, view, how)[0]), state
+
+    def apply_keeping(update: Update, state: KeptMoments, view: ServerView) -> tuple[Tensor, KeptMoments]:
+        new, inner = part(update, state.inner, view)
+        teacher, moments = update.extras.get(TEACHER), state.moments
+        if teacher is not None:
+            new, moments = distill(new, teacher, view, how, moments)
+        return new, KeptMoments(inner, moments)
+
+    def offer(client: int, state: KeptMoments, view: ServerView) -> TicketExtras | None:
+        assert part.offer is not None
+        return part.offer(client, state.inner, view)
 
     curved, rated = part.with_geodesic, part.with_schedule
     with_geodesic = curved and (lambda geodesic: _with_distillation_step(curved(geodesic), how))
@@ -277,11 +306,19 @@ def _with_distillation_step(part: Step, how: Distillation) -> Step:
             part.check_task(task)
 
     # after a distillation the formula does not hold
-    return replace(
+    part_around = replace(
         part,
         apply=apply,
         with_geodesic=with_geodesic,
         with_schedule=with_schedule,
         formula=None,
         check_task=check_task,
+    )
+    if how.moments == "restart":
+        return part_around
+    return replace(
+        part_around,
+        apply=apply_keeping,
+        init=lambda weights: KeptMoments(part.init(weights), None),
+        offer=part.offer and offer,
     )

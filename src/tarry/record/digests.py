@@ -26,6 +26,7 @@ EXECUTION_SETTINGS = (
     "checkpoint_every",
     "cache_limit",
     "proofs",
+    "track",
 )
 
 

@@ -22,6 +22,7 @@ from .lock import FolderLock
 from .rows import Log, Mark, end_of_rows, read_rows
 from .run_folder import RunFolder
 from .storage import make_folder
+from .update_archive import read_update, write_update
 
 __all__ = ["NAME", "Journal", "Row"]
 
@@ -54,22 +55,12 @@ class Journal:
 
     def save_update(self, number: int, result: LocalResult) -> None:
         """Write an update; it is on disk when this returns."""
-        tree = {
-            "delta": result.delta,
-            "n_examples": result.n_examples,
-            "n_steps": result.n_steps,
-            "loss": result.loss,
-            "extras": dict(result.extras),
-        }
-        checkpoint.write(self._update_file(number), tree)
+        write_update(self._update_file(number), result)
 
     def load_update(self, number: int) -> LocalResult:
-        path = self._update_file(number)
-        if not path.is_file():
-            raise DamagedFile(f"{path}: the file of an accepted update is missing; the run cannot be resumed")
-        u = checkpoint.load(path)
-        with checkpoint.fitting(path):
-            return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
+        return read_update(
+            self._update_file(number), "the file of an accepted update is missing; the run cannot resume"
+        )
 
     def _update_file(self, number: int) -> Path:
         return self._updates / f"{number:08d}.safetensors"

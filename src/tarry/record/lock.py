@@ -11,12 +11,16 @@ from pathlib import Path
 from ..core.errors import BadInput, StorageError
 from ..core.storage import storage_errors
 
-__all__ = ["FolderLock"]
+__all__ = ["FolderBusy", "FolderLock"]
 
 #: the folders and the logs that a run or a federation writes to
 _WRITTEN = ("checkpoints", "proofs", "cache", "updates", "events.jsonl", "journal.jsonl", "arrivals.csv")
 _guard = threading.Lock()
 _held: set[tuple[int, int]] = set()  # device and inode of the lock files that this process holds
+
+
+class FolderBusy(BadInput):
+    """Another process or thread holds a folder."""
 
 
 class FolderLock:
@@ -27,21 +31,21 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, busy: str):
-        """Raise BadInput with the text `busy` if another process or thread holds the folder."""
+        """Raise FolderBusy with the text `busy` if another process or thread holds the folder."""
         check_links(folder)
         path = folder / ".lock"
         with _guard:
             self._fd = -1
             with storage_errors(path):
                 if path.exists() and _inode(os.stat(path)) in _held:
-                    raise BadInput(busy)
+                    raise FolderBusy(busy)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._fd, self._key = fd, _inode(os.fstat(fd))
             except (BlockingIOError, PermissionError):
                 os.close(fd)
-                raise BadInput(busy) from None
+                raise FolderBusy(busy) from None
             except OSError:
                 os.close(fd)
                 with storage_errors(path, "locked"):

@@ -106,6 +106,9 @@ class Result:
     warnings: list[str] = field(default_factory=list)  # notices: settings without effect, automatic choices
     diagnostics: dict[str, Any] | None = None  # with --diagnose
     personalization: dict[str, Any] | None = None  # with --personalize: clients' own scores, before and after
+    validation_metrics: Mapping[str, float | None] | None = None  # of the weights, where there is a validation set
+    test_metrics: Mapping[str, float | None] | None = None  # of the weights, where the curve is on validation
+    early_stopping: Mapping[str, Any] | None = None  # with --patience: why the run stopped, and the best evaluation
     metrics: tuple[Metric, ...] = ()  # what was measured, the score first; () stands for accuracy, or loss without it
     weights: Tensor | None = field(default=None, compare=False)
     out: Path | None = field(default=None, compare=False)
@@ -132,8 +135,18 @@ class Result:
         return first_metric(self.metrics, has_accuracy=self.final_accuracy is not None)
 
     @property
+    def scored_on(self) -> Literal["test", "validation"]:
+        """The set that the curve is on: the validation set if the run has one, else the test set.
+
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6, validation=0.1)
+        >>> result.scored_on, result.final_metrics == result.test_metrics
+        ('validation', True)
+        """
+        return "test" if self.validation_metrics is None else "validation"
+
+    @property
     def final_score(self) -> float | None:
-        """The value of the first metric at the last evaluation.
+        """The value of the first metric for the final weights.
 
         >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
         >>> result.final_score == result.final_accuracy
@@ -143,11 +156,13 @@ class Result:
 
     @property
     def final_metrics(self) -> Mapping[str, float | None]:
-        """The metrics of the last evaluation by name, the loss among them.
+        """The metrics of the final weights by name, the loss among them: on the test set, or else the validation set.
 
         >>> list(tarry.run("fedasync", "digits", clients=3, updates=6, metric="f1,accuracy").final_metrics)
         ['f1', 'accuracy', 'loss']
         """
+        if (final := self.test_metrics or self.validation_metrics) is not None:
+            return final
         found = dict(self.curve[-1].metrics) if self.curve else {}
         for name, value in (("accuracy", self.final_accuracy), ("loss", self.final_loss)):
             if value is None:
@@ -297,6 +312,9 @@ class Result:
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _IN_MEMORY}
         plain["curve"] = [point.to_row() for point in self.curve]
         plain |= {"metrics": [_described(m) for m in self.metrics]} if plain.pop("metrics") else {}
+        for name in ("validation_metrics", "test_metrics", "early_stopping"):
+            if plain[name] is None:
+                del plain[name]
         plain["staleness"] = self.staleness._asdict()
         return json.dumps(_finite(plain), indent=1) + "\n"
 

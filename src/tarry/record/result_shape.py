@@ -75,6 +75,10 @@ RESULT: Shape = fields(
         "warnings": list_of(text),
         "diagnostics": optional(_diagnostics),
         "personalization": optional(_personalization),
+        **dict.fromkeys(("validation_metrics", "test_metrics"), table_of(_score)),
+        "early_stopping": fields(
+            {"patience": count, "stop_reason": text, "best_time": seconds, "best_updates": count}, closed=True
+        ),
         "metrics": list_of(_metric),
         "bound_to": optional(BINDING),
     },

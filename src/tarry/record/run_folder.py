@@ -5,6 +5,7 @@ OUT/spec.toml            the spec as resolved
 OUT/events.jsonl         one row an event, with checksums
 OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
 OUT/executor.json        how --executor batched or auto chose to train, written before the first training
+OUT/tracking.json        the ids of the run in its trackers, if it has any
 OUT/proofs/              a sample of visits with their results, for `tarry verify --rerun`
 OUT/checkpoints/         the last two; `resume` continues from the newest
 OUT/cache/               client state beyond --cache-limit, until the run is finished

@@ -76,7 +76,8 @@ def plot_curve(result: Result, x: str, y: str, ax: Axes | None = None, **style: 
     style = {"label": printable(result.label), **({"marker": "o"} if len(points) == 1 else {}), **style}
     axes.plot([point[0] for point in points], [point[1] for point in points], **style)
     axes.set_xlabel(f"{result.clock} time (s)" if x == "time" else "accepted updates")
-    axes.set_ylabel(f"test {metric.name}{f' ({metric.unit})' if metric.unit and not metric.is_share else ''}")
+    unit = f" ({metric.unit})" if metric.unit and not metric.is_share else ""
+    axes.set_ylabel(f"{result.scored_on} {metric.name}{unit}")
     return axes
 
 
@@ -86,6 +87,15 @@ def _points(curve: Sequence[CurvePoint], x: str, y: str) -> list[tuple[float, fl
         raise BadInput(f"--x {x}: must be time or updates")
     found = [(getattr(p, x), p.metrics.get(y)) for p in curve]
     return [(a, nan if not isfinite(b) else b) for a, b in found if b is not None]
+
+
+def _validation_rows(result: Result) -> dict[str, str]:
+    """Return what a run with a validation set adds to the table of its result."""
+    if result.validation_metrics is None:
+        return {}
+    metric, stop = result.metric, result.early_stopping
+    rows = {f"{metric.name} on the validation set": _number(result.validation_metrics.get(metric.name), metric.unit)}
+    return rows if stop is None else {**rows, "stopped by": str(stop["stop_reason"])}
 
 
 def result_html(result: Result) -> str:
@@ -98,6 +108,7 @@ def result_html(result: Result) -> str:
         "seed": str(result.seed),
         f"final {metric.name}": _number(score, metric.unit),
         **{name: _number(value) for name, value in others.items()},
+        **_validation_rows(result),
         f"{result.clock} time": f"{result.virtual_time:,.0f} s",
         "updates": f"{result.updates:,}",
         "server steps": f"{result.rounds:,}",

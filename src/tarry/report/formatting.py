@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.labels import axis_text, split_label
 from ..core.metric import ACCURACY, Metric
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "duration",
     "format_bytes",
     "grid",
+    "join_names",
     "key_findings",
     "legend",
     "percent",
@@ -48,7 +50,7 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
     score = (summary.metric.heading, *(["time to target"] if summary.has_targets else []))
     score += tuple(m.heading for m in summary.others)
     score += (_personal_heading(summary),) if summary.personal_epochs else ()
-    headings = ("method", *score, "staleness mean / max", "updates")
+    headings = ("method", *summary.axes, *score, "staleness mean / max", "updates")
     if full:
         headings += ("traffic", "rounds", "server peak", "lost / rejected")
     return headings, [_cells(row, summary, full) for row in summary.rows]
@@ -57,7 +59,8 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
 def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[TableCell, ...]:
     staleness = TableCell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
     cells = (
-        TableCell(row.label),
+        TableCell(split_label(row.label)[0]),
+        *(TableCell(axis_text(row.axes[axis]) if axis in row.axes else NONE) for axis in summary.axes),
         *_score(row, summary),
         *_personal(row, summary),
         staleness,
@@ -148,8 +151,10 @@ def target_in_words(summary: Summary) -> str:
         f" Time to target: {summary.clock} until the first evaluation at or {way} it"
     )
     if any(r.relative_time is not None for r in summary.rows):
-        return f"{text}, relative to {summary.baseline} (1×)."
-    return f"{text}."
+        text = f"{text}, relative to {summary.baseline} (1×)"
+    if summary.scored_on == "test":
+        return f"{text}."
+    return f"{text}. Targets and times are on the validation set, and final scores on the test set."
 
 
 def _worst_in_words(summary: Summary, share: str, floor: str) -> str:
@@ -158,7 +163,7 @@ def _worst_in_words(summary: Summary, share: str, floor: str) -> str:
     others = [r.label for r in summary.rows if r.score is not None and r not in summary.learned]
     where = "of a method that learned" if others else "here"
     extreme, than = ("lowest", "more") if metric.higher_is_better else ("highest", "less")
-    not_so = f" {_and(others)} did not: {share} of the {metric.name} is no {than} than {floor}." if others else ""
+    not_so = f" {join_names(others)} did not: {share} of the {metric.name} is no {than} than {floor}." if others else ""
     return f"{share} of the {extreme} final {metric.name} {where} ({worst.label}).{not_so}"
 
 
@@ -174,7 +179,7 @@ def legend(summary: Summary) -> str:
 def _personal_in_words(summary: Summary) -> str:
     if not summary.personal_epochs:
         return ""
-    epochs = _and([str(e) for e in summary.personal_epochs])
+    epochs = join_names([str(e) for e in summary.personal_epochs])
     tuned = f"{epochs} {'epoch' if epochs == '1' else 'epochs'} of fine-tuning on its own data"
     return (
         f"Personal: {summary.personal_metric.name} on the test set weighed by each client's own classes, mean ±"
@@ -227,7 +232,7 @@ def _best(summary: Summary) -> str:
     (top, best, sd), (second, next_best, next_sd) = found[:2]
     if best == next_best:
         equal = [r.label for r, value, _ in found if value == best]
-        return f"{_and(equal)} ended with {what}, each {_final(best, None, 1, metric)}."
+        return f"{join_names(equal)} ended with {what}, each {_final(best, None, 1, metric)}."
     text = f"{top.label} ended with {what}, {values[0]}; next came {second.label} with {values[1]}."
     if sd is None or next_sd is None:
         return f"{text} With a single seed, a small difference may be chance."
@@ -248,7 +253,7 @@ def _first(summary: Summary) -> str:
     after = f"after {duration(time)} of {summary.clock}" + (" (mean over seeds)" if first[0].runs > 1 else "")
     if len(first) == len(summary.rows) > 1:
         return f"All methods reached {target} equally fast, {after}."
-    names = _and([r.label for r in first])
+    names = join_names([r.label for r in first])
     text = f"{names} reached {target} {'first, ' if len(summary.rows) > 1 else ''}{after}"
     if len(first) == 1 and first[0].relative_time is not None and first[0].label != summary.baseline:
         return f"{text}: {_times(first[0], summary)} the time of {summary.baseline}."
@@ -329,7 +334,7 @@ def pluralize(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def _and(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return the names joined by commas and "and"; a long list is cut."""
     if len(names) > 8:
         names = [*names[:6], f"{len(names) - 6} others"]

@@ -13,6 +13,7 @@ from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
 from .formatting import NONE, TableCell, duration, grid, key_findings, legend, pluralize, warning_lines
 from .plots import metric_over_time, score_over_time, score_over_updates, staleness_bars
+from .significance import Significance, significance, significance_grid
 from .tables import Summary, clock, finite_or_none
 
 __all__ = ["page", "write_page"]
@@ -73,6 +74,7 @@ def page(
         _header(results, summary, title),
         _list(key_findings(summary)),
         _summary_table(summary),
+        *_significance(significance(results)),
         *_pictures(results, summary),
         *_on_the_way(results),
         "<h2>Every run</h2>",
@@ -145,6 +147,14 @@ def _summary_table(summary: Summary) -> str:
     ]
     note = " ".join(n for n in notes if n)
     return f'{_table(headings, rows)}\n<p class="soft">{html_text(note)}</p>'
+
+
+def _significance(found: Significance) -> list[str]:
+    """Return the section on the tests; [] if there is one row."""
+    if not (sentences := found.sentences()):
+        return []
+    table = [_table(*significance_grid(found))] if found.tests and found.seeds > 2 else []
+    return ["<h2>Significance</h2>", _list(sentences), *table]
 
 
 def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:

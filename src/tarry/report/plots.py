@@ -118,7 +118,7 @@ def _curves(
     axes.set_axisbelow(True)
     axes.set_xlabel(xlabel)
     metric, scale_y = summary.metric, 100.0 if summary.metric.is_share else 1.0
-    axes.set_ylabel(f"test {metric.name}" + (f" ({metric.unit})" if metric.unit else ""))
+    axes.set_ylabel(f"{summary.scored_on} {metric.name}" + (f" ({metric.unit})" if metric.unit else ""))
     curves = {}
     for i, (label, runs) in enumerate(by_label(results).items()):
         curve = mean_curve(runs, over=over, of=metric.name)

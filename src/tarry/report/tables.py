@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ..core.errors import BadInput, near
+from ..core.labels import split_label
 from ..core.metric import ACCURACY, LOSS, Metric
 from ..core.printable import html_text, markdown_text, printable
 from ..record.result import Result
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "TEXT_WIDTH",
     "Curve",
     "MethodRow",
     "Summary",
@@ -45,14 +47,16 @@ __all__ = [
     "finite_or_none",
     "markdown",
     "mean_curve",
+    "metrics_of_runs",
     "plain_table",
     "summarize",
     "table_html",
     "to_json",
+    "with_axis_columns",
 ]
 
 _MB = 1e6
-_TEXT_WIDTH = 100  # characters of a line below the plain table
+TEXT_WIDTH = 100  # characters of a line below the plain table
 
 
 class MeanAndSpread(NamedTuple):
@@ -97,6 +101,11 @@ class MethodRow:
         """Return the final accuracy, if it was measured."""
         return self.metrics["accuracy"].mean if "accuracy" in self.metrics else None
 
+    @property
+    def axes(self) -> dict[str, float | str]:
+        """Return the values of the settings that the comparison varies, which are in the label."""
+        return split_label(self.label)[1]
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -113,12 +122,18 @@ class Summary:
     personal_epochs: tuple[int, ...] = ()  # --personalize of the runs; () if none has it
     clock: str = "virtual time"
     metric: Metric = ACCURACY  # what the score is
+    scored_on: str = "test"  # the set that curves, targets and times are on; final scores are on the test set
     others: tuple[Metric, ...] = ()  # the further metrics that all runs have
     personal_metric: Metric = ACCURACY  # what --personalize scores clients by
 
     def to_frame(self) -> DataFrame:
         """Return a pandas data frame with a row for each method."""
-        return data_frame(_frame_row(row, self) for row in self.rows)
+        return data_frame(with_axis_columns(_frame_row(row, self)) for row in self.rows)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return the settings that the comparison varies."""
+        return tuple(dict.fromkeys(axis for row in self.rows for axis in row.axes))
 
     @property
     def learned(self) -> list[MethodRow]:
@@ -137,6 +152,12 @@ class Summary:
         return self.metric.name != LOSS.name or self.target is not None
 
 
+def with_axis_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a data frame with a column for each axis in its label: lr, or updates_setting beside updates."""
+    axes = split_label(row["label"])[1]
+    return {**row, **{f"{name}_setting" if name in row else name: value for name, value in axes.items()}}
+
+
 class Curve(NamedTuple):
     """A mean over runs at the times (or numbers of updates) of all their evaluations."""
 
@@ -149,9 +170,10 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
     """Return the rows of a comparison; `baseline` is the method or label of time 1×, by default fedavg."""
     _check(results, fraction)
     groups = by_label(results)
-    metric, others = _metrics_of(results)
+    metric, others = metrics_of_runs(results)
     trivial = _trivial_score(results, metric)
-    finals = [_mean([finite_or_none(r.final_metrics.get(metric.name)) for r in runs]) for runs in groups.values()]
+    ends = [[(r.validation_metrics or r.final_metrics).get(metric.name) for r in runs] for runs in groups.values()]
+    finals = [_mean(list(map(finite_or_none, of_runs))) for of_runs in ends]
     own = {r.target for r in results}
     given_target = results[0].target if len(own) == 1 else None
     target = _usual_target(finals, metric, fraction, trivial) if given_target is None else given_target
@@ -169,6 +191,7 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
         personal_epochs=tuple(sorted({r.personalization["epochs"] for r in results if r.personalization})),
         clock=clock(results),
         metric=metric,
+        scored_on=results[0].scored_on,
         others=others,
         personal_metric=_personal_metric(results),
     )
@@ -180,7 +203,7 @@ def _personal_metric(results: Sequence[Result]) -> Metric:
     return next((m for r in results for m in r.metrics if m.name in names), ACCURACY)
 
 
-def _metrics_of(results: Sequence[Result]) -> tuple[Metric, tuple[Metric, ...]]:
+def metrics_of_runs(results: Sequence[Result]) -> tuple[Metric, tuple[Metric, ...]]:
     """Return the metric that is the score, and the others that all runs have; runs with other scores are rejected."""
     scored = [r for r in results if r.final_metrics] or list(results)
     first = {r.metric.name: r.metric for r in scored}
@@ -303,7 +326,7 @@ def plain_table(summary: Summary) -> str:
     texts = [columns, *([printable(f"{c.text}  {c.secondary}".rstrip()) for c in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(columns))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in texts]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *wrap(printable(legend(summary)), _TEXT_WIDTH)])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *wrap(printable(legend(summary)), TEXT_WIDTH)])
 
 
 def markdown(summary: Summary) -> str:

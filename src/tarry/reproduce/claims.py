@@ -6,6 +6,13 @@
     near             at most `by` away from each of `than`, or from `value`
     rises, falls     from each column (or row, along = "rows") to the next, in the given order; a step back of up to
                      `slack` is allowed, and from the first to the last it must be more than `by`
+    lead             the lead of the rows over `than` (means of both; of times, the ratio) is larger in the first column
+                     than in each other; with along = "rows" rows and `than` are pairs, and the first pair leads most
+
+    steadier         the range over the columns is smaller than that of each of `than`
+
+With `relative`, `by` is per cent of the other side. With `mean`, above and below compare means over the columns that
+both sides have. A claim may be about a measure that the experiment does not show in a table.
 
 All compare means over seeds; two rows are compared over the seeds of both. Claims on the accuracy are judged on its
 mean over the last tenth of the run. A comparison is settled if it holds, or fails, by more than the spread of both
@@ -20,9 +27,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import hypot
+from statistics import fmean
 
 from .experiment import Claim
-from .measures import Stat, stat, tail_evaluations
+from .measures import TO_TARGET, Stat, stat, tail_evaluations
 from .tables import Findings, TableGrid
 
 __all__ = ["Verdict", "judge", "verdicts"]
@@ -64,7 +72,7 @@ def judge(claim: Claim, found: Findings) -> Verdict:
     """Return the verdict of our numbers on a claim."""
     grid = found.grids["tail" if claim.measure == "accuracy" and "tail" in found.grids else claim.measure]
     columns = claim.columns or tuple(found.columns)
-    there = [c for c in columns if c in found.current and any(grid.stat(row, c) is not None for row in claim.rows)]
+    there = [c for c in columns if c in found.current and any(_has(grid, row, c) for row in claim.rows)]
     seen = list(_comparisons(claim, found, grid, there))
     if not seen:
         return Verdict(claim, None, "not run yet.")
@@ -84,6 +92,12 @@ def judge(claim: Claim, found: Findings) -> Verdict:
     return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{so_far}", not missing, full=full)
 
 
+def _has(grid: TableGrid, row: str, column: str) -> bool:
+    """Return whether there are runs with the measure; older runs did not store every number."""
+    there = grid.stat(row, column)
+    return there is not None and (there.mean is not None or grid.name in TO_TARGET)
+
+
 def _some(sides: Sequence[_ClaimSides]) -> str:
     more = f"; and {len(sides) - _MOST} more" if len(sides) > _MOST else ""
     return "; ".join(s.words for s in sides[:_MOST]) + more
@@ -93,7 +107,7 @@ def _rows_missing(claim: Claim, found: Findings, grid: TableGrid, columns: Seque
     """Return the rows of the claim that were not run in some of the columns."""
     wanted, out = set(found.experiment.grid()), []
     for row in (*claim.rows, *_others(claim, found)):
-        lacking = [c for c in columns if grid.stat(row, c) is None and (row, c) in wanted]
+        lacking = [c for c in columns if not _has(grid, row, c) and (row, c) in wanted]
         if lacking:
             where = "" if len(lacking) == len(columns) else f" ({_list([found.columns.get(c, c) for c in lacking])})"
             out.append(found.rows.get(row, row) + where)
@@ -111,15 +125,24 @@ def _comparisons(claim: Claim, found: Findings, grid: TableGrid, columns: Sequen
     if claim.check in ("rises", "falls"):
         yield from _trends(claim, found, grid, columns)
         return
+    if claim.check == "lead":
+        yield from _leads(claim, found, grid, columns)
+        return
+    if claim.check == "steadier":
+        yield from _ranges(claim, found, grid, columns)
+        return
+    if claim.mean:
+        yield from _means(claim, found, grid, columns)
+        return
     for column in columns:
         for row in claim.rows:
-            if grid.stat(row, column) is None:
+            if not _has(grid, row, column):
                 continue
             if claim.value is not None:
                 yield _with_number(claim, found, grid, (row, column))
                 continue
             for other in _others(claim, found):
-                if other != row and grid.stat(other, column) is not None:
+                if other != row and _has(grid, other, column):
                     yield _pair(claim, found, grid, (row, other, column))
 
 
@@ -192,11 +215,94 @@ def _ahead(claim: Claim, grid: TableGrid, a: float, b: float) -> float:
     if claim.check == "near":
         return claim.by - abs(a - b)
     up = grid.measure.better != "low" if claim.check == "best" else claim.check == "above"
-    return (a - b if up else b - a) - claim.by
+    return (a - b if up else b - a) - (abs(b) * claim.by / 100 if claim.relative else claim.by)
 
 
 def _is_so(claim: Claim, ahead: float) -> bool:
     return ahead >= 0 if claim.by or claim.check == "near" else ahead > 0
+
+
+def _means(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:
+    """Yield a comparison for each row: its mean over the columns with that of the others, or with the value."""
+    others = _others(claim, found)
+    for row in claim.rows:
+        both = [c for c in columns if all(grid.mean(r, c) is not None for r in (row, *others))]
+        if not both:
+            continue
+        a = fmean(_mean_of(grid, (row,), c) for c in both)
+        b = fmean(_mean_of(grid, others, c) for c in both) if claim.value is None else claim.value
+        words = f"{found.rows.get(row, row)} {grid.measure.text(a)} on average, against {grid.measure.text(b)}"
+        sides = (*((row, c, 1.0) for c in both), *((r, c, 1.0 / len(others)) for r in others for c in both))
+        spread = hypot(*(w * _spread(found, grid, r, c) for r, c, w in sides)) / len(both)
+        ahead = _ahead(claim, grid, a, b)
+        words += f" (over {_list([found.columns.get(c, c) for c in both])})"
+        yield _ClaimSides(_is_so(claim, ahead), words, abs(ahead) < spread)
+
+
+def _leads(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:
+    """Yield a comparison of the first lead with each other one."""
+    pairs: list[tuple[str, tuple[str, ...], tuple[str, ...], str]] = []
+    if claim.along == "rows":
+        for column in columns:
+            named = zip(claim.rows, claim.than, strict=False)
+            pairs = [(found.rows.get(r, r), (r,), (o,), column) for r, o in named]
+            yield from _compare_leads(found, grid, pairs)
+        return
+    wanted = [c for c in claim.columns or columns if c in columns]
+    if claim.columns and wanted[:1] != [claim.columns[0]]:
+        return  # the first one has not been run
+    pairs = [(found.columns.get(c, c), claim.rows, tuple(_others(claim, found)), c) for c in wanted]
+    yield from _compare_leads(found, grid, pairs)
+
+
+def _compare_leads(
+    found: Findings, grid: TableGrid, pairs: Sequence[tuple[str, tuple[str, ...], tuple[str, ...], str]]
+) -> Iterator[_ClaimSides]:
+    leads: list[tuple[str, float, float]] = []
+    for title, rows, others, column in pairs:
+        if any(grid.mean(r, column) is None for r in (*rows, *others)):
+            if not leads:
+                return
+            continue
+        a, b = _mean_of(grid, rows, column), _mean_of(grid, others, column)
+        spreads = [_spread(found, grid, r, column) / len(s) for s in (rows, others) for r in s]
+        if grid.name == "time":
+            leads.append((title, b / a, hypot(*spreads) / a))
+        else:
+            leads.append((title, b - a if grid.measure.better == "low" else a - b, hypot(*spreads)))
+    for title, lead, spread in leads[1:]:
+        first, most, first_spread = leads[0]
+        words = f"{first}: ahead by {grid.measure.text(most)}, {title} by {grid.measure.text(lead)}"
+        yield _ClaimSides(most > lead, words, abs(most - lead) < hypot(first_spread, spread))
+
+
+def _ranges(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:
+    """Yield a comparison of the ranges of two rows, over the columns that both have, two at least."""
+    for row in claim.rows:
+        for other in _others(claim, found):
+            both = [c for c in columns if all(grid.mean(r, c) is not None for r in (row, other))]
+            if len(both) < 2:
+                continue
+            ranges, spreads = [], list[float]()
+            for r in (row, other):
+                at = sorted(both, key=lambda c, r=r: _mean_of(grid, (r,), c))  # type: ignore[misc]
+                ranges.append(_mean_of(grid, (r,), at[-1]) - _mean_of(grid, (r,), at[0]))
+                spreads += [_spread(found, grid, r, c) for c in (at[0], at[-1])]
+            texts = [
+                f"{found.rows.get(r, r)} {grid.measure.text(x)}" for r, x in zip((row, other), ranges, strict=True)
+            ]
+            words = f"range over {_list([found.columns.get(c, c) for c in both])}: {texts[0]}, {texts[1]}"
+            close = abs(ranges[1] - ranges[0]) < hypot(*spreads)
+            yield _ClaimSides(ranges[0] < ranges[1], words, close)
+
+
+def _mean_of(grid: TableGrid, rows: Sequence[str], column: str) -> float:
+    return fmean(mean for row in rows if (mean := grid.mean(row, column)) is not None)
+
+
+def _spread(found: Findings, grid: TableGrid, row: str, column: str) -> float:
+    there = grid.stat(row, column)
+    return 0.0 if there is None else _sd(found, grid, (row, column), there)
 
 
 def _trends(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..config.components import REGISTRIES, Choice
 from ..config.spec import Spec
 from ..core.errors import BadInput
-from ..runs.run import EXECUTION_SETTINGS
+from ..record.digests import EXECUTION_SETTINGS
 
 __all__ = [
     "Axis",
@@ -81,6 +81,7 @@ class Target:
     accuracy: float | None = None  # in per cent
     loss: float | None = None
     row: str | None = None  # take a share of the accuracy of this row instead of the lowest
+    by_column: Mapping[str, float] = field(default_factory=dict)  # accuracies in per cent
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class Claim:
     slack: float = 0.0
     value: float | None = None
     beyond: str | None = None  # a measure: the margin by which the claim must hold
+    relative: bool = False  # `by` is per cent of the other side
+    mean: bool = False  # means over the columns are compared
 
 
 @dataclass(frozen=True)
@@ -175,8 +178,9 @@ class Experiment:
             return Cell(row, column, "full", settings)
         return Cell(row, column, size, settings, changes(full, settings))
 
-    def target_at(self, size: str) -> Target:
-        return self.targets.get(size, self.target)
+    def target_at(self, size: str, column: str = "") -> Target:
+        target = self.targets.get(size, self.target)
+        return replace(target, accuracy=target.by_column.get(column, target.accuracy))
 
     def study_options(self, size: str) -> dict[str, Any]:
         return merge_layers(self.options.full, self.options.at(size))

@@ -28,7 +28,12 @@ from .studies import STUDIES
 
 __all__ = ["CellRun", "Queue", "ReproduceJob", "StudyRun", "Table", "Tell", "plan_jobs"]
 
-_TIMED = ("calibration", "latency")  # studies that measure seconds, so that nothing may run beside them
+_TIMED = (
+    "calibration",
+    "calibration_share",
+    "distillation_cost",
+    "latency",
+)  # studies that measure seconds, so that nothing may run beside them
 Tell = Callable[[str], None]
 
 

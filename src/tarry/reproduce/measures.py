@@ -2,7 +2,7 @@
 
     accuracy, tail, best    final; mean of the last tenth of the virtual time; highest (per cent)
     swing                   mean absolute change of the accuracy between evaluations in the last half of the time
-    time                    time to the target over the baseline's, seed by seed
+    time, speedup           time to the target over the baseline's, seed by seed, and its inverse
     time_to, updates_to, rounds_to, bytes_to        what it took until the target, whatever others took; bytes_to is up,
     bytes_down_to, bytes_total_to                   down, and both
     variance_test, variance ½ (|a₁ − a|² + |a₂ − a|²) of Fed-OGD, with a₁ and a₂ on test examples with the groups' mix
@@ -78,6 +78,7 @@ MEASURES: Mapping[str, Measure] = {
     "variance_test": Measure("accuracy variance, on test examples", digits=2, better="low", scientific=True),
     "variance": Measure("accuracy variance, a₁ and a₂ on training examples", digits=2, better="low", scientific=True),
     "time": Measure("time to target", "×", digits=2, better="low"),
+    "speedup": Measure("speed-up to target", "×"),
     "time_to": Measure("time to target", "virtual s", digits=0, better="low"),
     "updates_to": Measure("updates to target", digits=0, better="low"),
     "rounds_to": Measure("server steps to target", digits=0, better="low"),
@@ -92,7 +93,7 @@ MEASURES: Mapping[str, Measure] = {
     "bytes_total": Measure("sent both ways", "MB", better="low"),
     "wall": Measure("computing time", "s", better="none"),
 }
-TO_TARGET = ("time", "time_to", "updates_to", "rounds_to", "bytes_to", "bytes_down_to", "bytes_total_to")
+TO_TARGET = ("time", "speedup", "time_to", "updates_to", "rounds_to", "bytes_to", "bytes_down_to", "bytes_total_to")
 _AT_CHANCE = 0.5  # points above the majority class within which a run has learned nothing
 _FALLEN = 20.0  # points below its best accuracy at which a run has collapsed
 _TAIL = 0.9  # share of the virtual time after which the tail begins
@@ -213,23 +214,31 @@ def _short(x: float, digits: int) -> float:
 
 
 def by_seed(
-    experiment: Experiment, name: str, column: Mapping[str, Mapping[int, StoredRun]], size: str = "full"
+    experiment: Experiment,
+    name: str,
+    column: Mapping[str, Mapping[int, StoredRun]],
+    size: str = "full",
+    column_name: str = "",
 ) -> dict[str, dict[int, float | None]]:
     """Return row → seed → the measure, None where it has no value (a target that was not reached)."""
     if name not in TO_TARGET:
         return {row: {seed: e.numbers.get(name) for seed, e in runs.items()} for row, runs in column.items()}
-    target = experiment.target_at(size)
+    target = experiment.target_at(size, column_name)
     of_each = [runs.keys() for runs in column.values()]
-    relative = name == "time" or (target.accuracy is None and target.loss is None)
+    relative = name in ("time", "speedup") or (target.accuracy is None and target.loss is None)
     seeds = sorted(set[int]().union(*of_each) if not relative else set[int](of_each[0]).intersection(*of_each))
     out: dict[str, dict[int, float | None]] = {row: {} for row in column}
     for seed in seeds:
         runs = {row: entries[seed] for row, entries in column.items() if seed in entries}
         aim = _aim(target, runs)
-        took = {row: _until(aim, e, "time" if name == "time" else name[:-3]) for row, e in runs.items()}
+        what = "time" if name in ("time", "speedup") else name[:-3]
+        took = {row: _until(aim, e, what) for row, e in runs.items()}
         if name == "time":
             base = took.get(experiment.baseline or "")
             took = {row: t / base if t is not None and base else None for row, t in took.items()}
+        elif name == "speedup":
+            base = took.get(experiment.baseline or "")
+            took = {row: base / t if base is not None and t else None for row, t in took.items()}
         for row, value in took.items():
             out[row][seed] = value
     return out

@@ -307,7 +307,10 @@ def _cell(f: Findings, name: str, row: str, column: str) -> str:
 
 def _target(experiment: Experiment, target: Target, size: str = "") -> str:
     """Return a sentence on the target of the times."""
-    if target.accuracy is not None:
+    if target.by_column:
+        each = [f"{markdown_text(experiment.columns[c].title)}: {x:g} %" for c, x in target.by_column.items()]
+        aim = f"an accuracy ({', '.join(each)})"
+    elif target.accuracy is not None:
         aim = f"{target.accuracy:g} % accuracy"
     elif target.loss is not None:
         aim = f"a loss of {target.loss:g}"

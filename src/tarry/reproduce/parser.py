@@ -6,10 +6,12 @@ measures                measures of a cell, the main one first (see `measures`; 
 seeds, points           number of seeds; number of points that are stored of a curve
 baseline, hero, test    the row that times are relative to; the rows tested against all others
 figure                  "curves", "bars", "sweep", or a table with the fields of `experiment.Figure`
-[target]                target of `time`: share, accuracy, loss, row; also [target.quick], [target.reduced]
+[target]                target of `time`: share, accuracy (one, or a table by column), loss, row; also [target.quick],
+                        [target.reduced]
 [settings]              settings of all runs, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
 [cells.R.C]             the same for one cell; skip = true if the paper has none
+tuned                   by column: a file of `tarry tune`, whose settings its rows get (see `tuned_cells`)
 [paper.MEASURE.R]       the paper's numbers by column; [paper.sd.MEASURE.R] their ±
 [[claims]]              say, check, and what is compared (see `claims`)
 gpu_hours               by column: hours of all rows and seeds on one GPU, roughly
@@ -29,13 +31,14 @@ from ..core.errors import BadInput, near
 from ..core.storage import read_toml
 from .experiment import Axis, Claim, Experiment, Figure, SizedSettings, Target
 from .measures import MEASURES
+from .tuned_cells import with_tuned_cells
 
 __all__ = ["CHECKS", "read"]
 
-CHECKS = ("best", "above", "below", "near", "rises", "falls")
+CHECKS = ("best", "above", "below", "near", "rises", "falls", "lead", "steadier")
 _NAME = re.compile(r"[A-Za-z0-9._+-]+")
 _TEXTS = ("title", "where", "words", "baseline", "test", "study", "uses")
-_TABLES = ("settings", "rows", "columns", "cells", "paper", "target", "measure", "gpu_hours", "study_options")
+_TABLES = ("settings", "rows", "columns", "cells", "paper", "target", "measure", "gpu_hours", "study_options", "tuned")
 _KEYS = (*_TEXTS, *_TABLES, "deviations", "measures", "seeds", "points", "hero", "figure", "claims")
 _SIZES = ("quick", "reduced")
 _SIDE = ("title", "at", "panel", *_SIZES)
@@ -47,7 +50,7 @@ _FIGURE = {
 }
 _CLAIM = (
     *("say", "check", "measure", "row", "rows", "than", "column", "columns", "along"),
-    *("by", "slack", "value", "beyond"),
+    *("by", "slack", "value", "beyond", "relative", "mean"),
 )
 _MEASURE = {"title": str, "unit": str, "digits": int, "better": str}
 _MOST_POINTS = 400
@@ -57,7 +60,8 @@ _OF_THE_COMMAND = {"seed": "--seeds", "device": "--device", "workers": "--worker
 def read(path: Path, name: str) -> Experiment:
     """Return the experiment of a file; raise BadInput with all problems."""
     reader = _Reader(path, name, read_toml(path, str(path)))
-    made = reader.experiment()
+    made, wrong_files = with_tuned_cells(reader.experiment(), reader.raw.get("tuned", {}))
+    reader.problems += wrong_files
     if reader.problems:
         raise BadInput([f"{path}: {problem}" for problem in reader.problems])
     return made
@@ -107,9 +111,9 @@ class _Reader:
             test=self._one_of("test", self._text("test"), ("wilcoxon",)) or None,
             heroes=self._heroes(rows),
             figure=self._figure(measures),
-            target=self._target("target", self.raw.get("target", {}), rows),
+            target=self._target("target", self.raw.get("target", {}), rows, columns),
             targets={
-                size: self._target(f"target.{size}", table, rows)
+                size: self._target(f"target.{size}", table, rows, columns)
                 for size in _SIZES
                 if isinstance(table := self.raw.get("target", {}).get(size), dict)
             },
@@ -133,7 +137,7 @@ class _Reader:
         if not path.is_file() or path == self.path:
             self.problems.append(f"uses {uses!r}: there is no {path.name} beside it")
             return None
-        for key in ("settings", "rows", "columns", "cells", "study", "study_options"):
+        for key in ("settings", "rows", "columns", "cells", "study", "study_options", "tuned"):
             if key in self.raw:
                 self.problems.append(f"{key}: it comes from {uses!r}, which it uses; leave one of the two out")
         return read(path, f"{self.name.rpartition('/')[0]}/{uses}")
@@ -292,15 +296,26 @@ class _Reader:
         texts = {k: str(table[k]) for k in ("over", "of", "along", "x") if k in table}
         return Figure(str(table["kind"]), **texts, measure=measure, log=table.get("log") is True)
 
-    def _target(self, where: str, table: Mapping[str, Any], rows: Mapping[str, Axis]) -> Target:
+    def _target(
+        self, where: str, table: Mapping[str, Any], rows: Mapping[str, Axis], columns: Mapping[str, Axis]
+    ) -> Target:
         sizes = _SIZES if where == "target" else ()
         self._known(f"{where}.", table, ("share", "accuracy", "loss", "row", *sizes))
+        by_column = table["accuracy"] if isinstance(table.get("accuracy"), dict) else {}
+        for column in by_column:
+            self._exists(f"{where}.accuracy.{column}", column, columns)
+        by_column = {c: self._number(f"{where}.accuracy.{c}", x) or 0.0 for c, x in by_column.items()}
+        table = {k: v for k, v in table.items() if not (k == "accuracy" and by_column)}
         numbers = {k: self._number(f"{where}.{k}", table[k]) for k in ("share", "accuracy", "loss") if k in table}
         row = table.get("row")
         if row is not None:
             self._exists(f"{where}.row", row, rows)
         return Target(
-            share=numbers.get("share") or 0.95, accuracy=numbers.get("accuracy"), loss=numbers.get("loss"), row=row
+            share=numbers.get("share") or 0.95,
+            accuracy=numbers.get("accuracy"),
+            loss=numbers.get("loss"),
+            row=row,
+            by_column=by_column,
         )
 
     def _gpu_hours(self, columns: Collection[str], any_name: bool) -> dict[str, float]:
@@ -355,7 +370,7 @@ class _Reader:
             return None
         self._known(f"{where}.", table, _CLAIM)
         check, measure = table["check"], str(table.get("measure", measures[0]))
-        self._one_of(f"{where}.measure", measure, measures)
+        self._one_of(f"{where}.measure", measure, measures if self.raw.get("study") else [*measures, *MEASURES])
         rows = self._names(f"{where}.rows", table, "row", sides and sides[0])
         columns = self._names(f"{where}.columns", table, "column", sides and sides[1])
         than = self._names(f"{where}.than", {"rows": table.get("than", [])}, "row", sides and sides[0])
@@ -364,13 +379,16 @@ class _Reader:
         value = numbers.get("value")
         if not rows:
             self.problems.append(f"{where}: say which row (row, rows) it is about")
-        if check in ("above", "below", "near") and not than and value is None:
+        if check in ("above", "below", "near", "lead", "steadier") and not than and value is None:
             self.problems.append(f"{where}: {check} wants `than` (rows) or `value`")
         by, slack = numbers.get("by") or 0.0, numbers.get("slack") or 0.0
         beyond = self._one_of(f"{where}.beyond", str(table["beyond"]), measures) if "beyond" in table else None
         if beyond is not None and (value is None or check == "near"):
             self.problems.append(f"{where}: beyond wants above or below, and `value`")
-        return Claim(table["say"], check, measure, rows, than, columns, along, by, slack, value, beyond)
+        relative, mean = table.get("relative") is True, table.get("mean") is True
+        if mean and check not in ("above", "below"):
+            self.problems.append(f"{where}: mean wants above or below")
+        return Claim(table["say"], check, measure, rows, than, columns, along, by, slack, value, beyond, relative, mean)
 
     def _names(self, where: str, table: Mapping[str, Any], key: str, known: Collection[str] | None) -> tuple[str, ...]:
         given = table.get(key, table.get(f"{key}s", []))

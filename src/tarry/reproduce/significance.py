@@ -1,18 +1,16 @@
-"""One-sided Wilcoxon signed-rank tests (F. Wilcoxon 1945) with Holm's correction (S. Holm 1979), as in OrthoFL 5.2.
+"""One-sided Wilcoxon signed-rank tests with Holm's correction (report.statistics), as in OrthoFL 5.2.
 
-d_i = hero − rival over pairs i = (column, seed); zeros are left out; |d_i| are ranked, ties get their mean rank
-W   = Σ ranks of the positive d_i;   p = P(W' ≥ W) if all signs are equally likely, computed exactly
-Holm: the i-th smallest of m p-values times m − i + 1, at least the one before, at most 1
+A pair is a column and a seed that the hero and the rival have a value for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..report.statistics import holm, signed_rank
 from .tables import Findings
 
-__all__ = ["SignificanceResult", "holm", "signed_rank", "tests"]
+__all__ = ["SignificanceResult", "tests"]
 
 LEVEL = 0.05
 
@@ -37,34 +35,6 @@ class SignificanceResult:
         if self.significant:
             return f"significant at {LEVEL:.0%}"
         return "not significant" + (f" (so few pairs cannot give less than {least:.2g})" if least >= LEVEL else "")
-
-
-def signed_rank(differences: Sequence[float]) -> float:
-    """Return the probability of a rank sum at least as large if neither side is better."""
-    there = [d for d in differences if d != 0]
-    if not there:
-        return 1.0
-    doubled = _doubled_ranks([abs(d) for d in there])
-    seen = sum(r for r, d in zip(doubled, there, strict=True) if d > 0)
-    ways = [1] + [0] * sum(doubled)  # ways[s]: choices of signs whose positive (doubled) ranks sum to s
-    for rank in doubled:
-        for s in range(len(ways) - 1, rank - 1, -1):
-            ways[s] += ways[s - rank]
-    return sum(ways[seen:]) / (1 << len(there))
-
-
-def _doubled_ranks(values: Sequence[float]) -> list[int]:
-    """Return twice the ranks, so that the ranks of ties are integers."""
-    return [2 * sum(w < v for w in values) + sum(w == v for w in values) + 1 for v in values]
-
-
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return the corrected p-values."""
-    out, before = {}, 0.0
-    for i, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        before = max(before, min(1.0, (len(p_values) - i) * p))
-        out[name] = before
-    return {name: out[name] for name in p_values}
 
 
 def tests(found: Findings) -> list[SignificanceResult]:

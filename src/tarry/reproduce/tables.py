@@ -105,11 +105,12 @@ def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Fi
         return _of_study(experiment, store, quick=quick)
     found = shown(experiment, store, quick=quick)
     grids = {}
-    judged = ("tail",) if "accuracy" in experiment.measures and "tail" not in experiment.measures else ()
-    for name in (*experiment.measures, *judged):
+    judged = ["tail"] if "accuracy" in experiment.measures else []
+    judged += [c.measure for c in experiment.claims]
+    for name in dict.fromkeys([*experiment.measures, *judged]):
         values: dict[str, dict[str, Mapping[int, float | None]]] = {row: {} for row in experiment.rows}
         for column, (size, _, runs) in found.items():
-            for row, numbers in by_seed(experiment, name, runs, size).items():
+            for row, numbers in by_seed(experiment, name, runs, size, column).items():
                 values[row][column] = numbers
         grids[name] = TableGrid(name, measure_of(experiment, name), values)
     entries = [e for _, _, runs in found.values() for seeds in runs.values() for e in seeds.values()]

@@ -28,10 +28,12 @@ from ..core.method import Method, Personalization, RunLimits
 from ..core.metric import ACCURACY, LOSS, Metric, Scores
 from ..core.schedule import Schedule
 from ..core.server import Server
+from ..core.shards import client_sizes
 from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget
+from ..engine.early_stopping import EarlyStopping
 from ..engine.gate import Gate, GateSettings
 from ..engine.model_monitor import ModelMonitor
 from ..tasks.data.sets import collect_notices
@@ -109,7 +111,7 @@ class BuiltRun:
 
         Without these it is the size of the weights. None without a monitor, or with a test set.
         """
-        if self.monitor() is None or self.task.test is not None:
+        if self.monitor() is None or self.task.during_run.test is not None:
             return None
         inputs = self.task.unlabeled
         if inputs is None or not len(inputs):
@@ -142,28 +144,44 @@ class BuiltRun:
 
     def take_evaluator(self) -> Callable[[Tensor], Scores] | None:
         """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
-        task = self._scored_task()
+        task = self._scored(self.task.during_run)
         if task.test is None:
             return None
         return partial(LentWeights(self.module, self.layout, task, self.work.optimizer).evaluate, examples=task.test)
 
     def evaluator(self) -> Callable[[Tensor], Scores] | None:
-        """The metrics on the test set; None where the task has none."""
-        task = self._scored_task()
+        """The metrics on the validation set, or else on the test set; None where the task has neither."""
+        task = self._scored(self.task.during_run)
         if task.test is None:
             return None
         bound = replace(self, task=task).bound()
         return partial(bound.evaluate, examples=task.test)
 
-    def _scored_task(self) -> Task:
+    def test_scores(self, weights: Tensor, *, lent: bool = False) -> Scores | None:
+        """Return the metrics of final weights on the test set, where there is a validation set as well, else None.
+
+        `lent`: the model's own tensors were taken by `take_evaluator`.
+        """
+        task = self._scored(self.task)
+        if task.validation is None or task.test is None:
+            return None
+        if lent:
+            return LentWeights(self.module, self.layout, task, self.work.optimizer).evaluate(weights, task.test)
+        return replace(self, task=task).bound().evaluate(weights, task.test)
+
+    def _scored(self, task: Task) -> Task:
         """The task as it is evaluated: with --client-metrics, its metrics are also those of clients."""
-        return with_client_scores(self.task) if self.spec.client_metrics else self.task
+        return with_client_scores(task) if self.spec.client_metrics else task
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """What an evaluation measures, the score first, without what computes it."""
         of_clients = client_metrics(self.task) if self.spec.client_metrics else ()
         return tuple(m.description for m in (*metrics_in(self.task), *of_clients))
+
+    def early_stopping(self) -> EarlyStopping | None:
+        """The rule that ends the run when the validation score stops to improve; None without --patience."""
+        return None if self.spec.patience is None else EarlyStopping(self.spec.patience, self.budget.metric)
 
 
 def root_mean_square(numbers: Tensor) -> float:
@@ -193,11 +211,16 @@ def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)
-    samples = [max(1, len(x)) for x, _ in task.clients]
+    samples = [max(1, n) for n in client_sizes(task.clients)]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target, metrics_in(task)[0])
-    if spec.target is not None and task.test is None:
+    if spec.patience is not None and task.validation is None:
+        raise BadInput(
+            f"--patience {spec.patience}: early stopping looks at a validation set, and there is none; add --validation"
+            " 0.1, which holds out a tenth of the training examples"
+        )
+    if spec.target is not None and task.during_run.test is None:
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no test set; leave out --target")
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)

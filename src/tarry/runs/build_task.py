@@ -13,9 +13,11 @@ from ..config.spec import Spec
 from ..core import rng
 from ..core.errors import BadInput, first_line
 from ..core.rng import Stream
+from ..core.shards import MappedShards, client_sizes
 from ..core.task import Task
 from ..tasks import at_least
 from ..tasks.data.sets import catalog
+from ..tasks.validation import draw, hold_out_of_clients
 
 __all__ = ["add_unlabeled", "build_task", "check_model_and_loss", "dtype_of", "limit_of"]
 
@@ -27,25 +29,53 @@ def build_task(spec: Spec) -> Task:
     task = spec.task
     if isinstance(task, Choice):
         task = task.build("task")
+    if spec.validation is not None and task.validation is not None:
+        raise BadInput(f"--validation {spec.validation}: task {task.name!r} has a validation set; leave this flag out")
+    for part in ("train", "validation", "test"):
+        if getattr(task, part) is not None:
+            _check_pair(getattr(task, part), f"task {task.name!r}: {part}=")
     if task.train is not None:
         partition = spec.partition
         if isinstance(partition, Choice):
             partition = partition.build("partition")
         partitioner = at_least(partition, spec.min_samples)
         generator = rng.generator(rng.key(spec.seed, Stream.PARTITION))
-        task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator)
+        held = None if spec.validation is None else draw(task, spec.validation, spec.seed)
+        task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator, held)
     elif not task.clients:
         raise BadInput(f"--task {task.name}: it has neither clients nor training examples to deal out")
     elif spec.clients is not None and spec.clients != len(task.clients):
         raise BadInput(f"--clients {spec.clients}: task {task.name!r} comes with {len(task.clients)} clients")
-    given: Any = enumerate(task.clients)
-    for client, (x, y) in given:
-        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            kinds = " and ".join(type(t).__name__ for t in (x, y))
-            raise BadInput(f"task {task.name!r}: client {client} has {kinds}; torch.as_tensor makes tensors of them")
-        if len(x) == 0 or len(x) != len(y):
-            raise BadInput(f"task {task.name!r}: client {client} has {len(x)} examples and {len(y)} targets")
+    _check_clients(task)
+    if spec.validation is not None and task.validation is None:
+        task = hold_out_of_clients(task, spec.validation, spec.seed)
     return task.to(dtype_of(spec), spec.device)
+
+
+def _check_clients(task: Task) -> None:
+    """Raise BadInput unless each client has at least one example, a pair of tensors; those in files are not read."""
+    if isinstance(task.clients, MappedShards):
+        if 0 in (sizes := client_sizes(task.clients)):
+            raise BadInput(f"task {task.name!r}: client {sizes.index(0)} has no examples")
+        return
+    given: Any = task.clients
+    for client, examples in enumerate(given):
+        _check_pair(examples, f"task {task.name!r}: client {client}")
+        if len(examples[0]) == 0 or len(examples[0]) != len(examples[1]):
+            x, y = examples
+            raise BadInput(f"task {task.name!r}: client {client} has {len(x)} examples and {len(y)} targets")
+
+
+def _check_pair(examples: Any, who: str) -> None:
+    """Raise BadInput unless examples are a pair of tensors."""
+    if not isinstance(examples, tuple | list) or len(examples) != 2:
+        raise BadInput(
+            f"{who} has a {type(examples).__name__}, not a pair of tensors; tarry.Task.from_dataset makes a task of a"
+            " data set, or of a list with one for each client"
+        )
+    if not all(isinstance(t, Tensor) for t in examples):
+        kinds = " and ".join(type(t).__name__ for t in examples)
+        raise BadInput(f"{who} has {kinds}; torch.as_tensor makes tensors of them")
 
 
 def limit_of(spec: Spec) -> int | None:

@@ -8,10 +8,10 @@
 
 a_k is what a test set drawn with the client's own mix of classes gives on average: all test examples of its classes
 count, and there is no draw. Classes that the test set lacks are left out of the mix; a client with no other has no
-score. Where targets are not classes, every client is scored on the whole test set. The score is the first metric of the
-task; one that is not a mean over examples, such as F1, has no values by class, and accuracy takes its place. `before`
-is the score of the final weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is rejected: the
-client keeps its start.
+score. Where targets are not classes, every client is scored on the whole test set. The score is the first metric of
+the task; one that is not a mean over examples, such as F1, has no values by class, and accuracy takes its place.
+`before` is the score of the final weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is
+rejected: the client keeps its start.
 Means and standard deviations are over all clients that have a score, each counting alike (FedSOL, Table 9).
 
 The orders and draws of a tuning are those of visit −1, a function of the seed and the client alone: the same for all
@@ -122,6 +122,7 @@ def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) ->
 def personalize(
     server: Server,
     bound: FlatModel,
+    answer: Tensor,
     *,
     work: LocalWork,
     epochs: int,
@@ -129,11 +130,11 @@ def personalize(
     on_progress: OnClientDone,
     time: float = 0.0,
 ) -> dict[str, Any]:
-    """Return every client's own accuracy before and after fine-tuning; the run itself does not change.
+    """Return every client's own accuracy before and after fine-tuning `answer`; the run itself does not change.
 
     The learning rate is that of a visit that would begin now, at the end of the run.
     """
-    how, task, answer = server.method.personalization, bound.task, server.output_weights
+    how, task = server.method.personalization, bound.task
     test = PerClassTest(task)
     known = test.by_class(lambda x: bound.outputs(answer, x))
     begins = _own_models(server) if how.own else lambda _: answer

@@ -22,15 +22,16 @@ from ..record.run_folder import RunFolder, object_comments, runs_below
 from ..record.shapes import fields, list_of, read_record, text
 from ..report.formatting import pluralize
 from ..report.tables import summarize
-from .compare import Comparison
+from .comparison import Comparison
 from .result import FolderModel
 from .stored_spec import stored_spec
+from .tuning.tuned_file import TUNED, read_tuned
 
 __all__ = ["read"]
 
 _TABLE = fields({"rows": list_of(fields({"label": text}))})
 #: the settings that a result names
-_NAMED = ("method", *CROSSES, "task", "seed", "clients", "target", "metric")
+_NAMED = ("method", *CROSSES, "task", "seed", "clients", "target", "metric", "axes")
 
 
 def read(folder: str | Path) -> Result | Comparison:
@@ -80,7 +81,9 @@ def _unfinished(folder: Path) -> Result:
     rows: Sequence[dict[str, Any]] = list(read_events(log)) if log.is_file() else []
     run = RunFolder(folder)
     objects = object_comments(run.spec_text())
-    given = {k: v for k, v in run.written_settings().items() if k in _NAMED}
+    written = run.written_settings()
+    axes = [axis.partition(".")[0] for axis in str(written.get("axes", "")).split(",")]
+    given = {k: v for k, v in written.items() if k in (*_NAMED, *axes)}
     spec, kinds = stored_spec(run.spec, given), Counter(row["kind"] for row in rows)
     last: dict[str, Any] = rows[-1] if rows else {"time": 0.0, "updates": 0, "version": 0}
     evaluations = [r for r in rows if r["kind"] == "evaluate" and r.get("client", -1) < 0]
@@ -146,7 +149,8 @@ def _comparison(folder: Path, runs: Sequence[Path]) -> Comparison:
     results = [_with_model(run) for run in finished]
     order = _labels(folder)
     results.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
-    return Comparison(tuple(results), summarize(results), folder)
+    tuned = read_tuned(folder / TUNED).note() if (folder / TUNED).is_file() else ""
+    return Comparison(tuple(results), summarize(results), folder, tuned=tuned)
 
 
 def _labels(folder: Path) -> list[str]:

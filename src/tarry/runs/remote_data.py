@@ -27,6 +27,6 @@ def build_without_data(spec: Spec, *, may_lack_shapes: bool) -> BuiltRun:
         task = replace(task, clients=[task.test])
     alone = None if task.train is None else 1
     if task.train is None:
-        task = replace(task, clients=task.clients[:1])
+        task = replace(task, clients=[task.clients[0]])
     built = build_run(replace(spec, task=task, clients=alone, partition=Choice("iid"), concurrency=None))
     return replace(built, spec=spec)

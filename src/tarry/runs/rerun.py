@@ -30,8 +30,9 @@ from ..record.run_folder import RunFolder
 from ..training.determinism import deterministic, generator_restored
 from ..training.visit import train
 from .build import build_run
+from .named_files import changed_files
 from .proofs import load_proof
-from .run import changed_files, run_spec
+from .run import run_spec
 from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["rerun_proofs", "rerun_whole"]
@@ -99,7 +100,7 @@ def _spec(folder: RunFolder, objects: Mapping[str, Any]) -> Spec:
         raise BadInput(
             [f"{folder.path}: --{s} {file} is not what it was when this run began" for s, file in edited.items()]
         )
-    return spec
+    return replace(spec, track=None)  # a check is no run to be tracked
 
 
 def _is_exact(folder: RunFolder, spec: Spec) -> bool:

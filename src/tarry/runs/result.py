@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..config.spec import Spec
 from ..core.errors import BadInput
-from ..core.metric import ACCURACY, LOSS, CurvePoint
+from ..core.metric import ACCURACY, LOSS, CurvePoint, Scores
 from ..core.server import Server
+from ..engine.early_stopping import EarlyStopping
 from ..record.result import Result, sha256, staleness_summary
 from ..record.run_folder import RunFolder
 from ..training.flat_model import build_module
@@ -79,12 +80,30 @@ class Counters(Protocol):
     staleness: Counter[int]
     curve: list[CurvePoint]
     server: Server
+    stop_reason: str
+    early_stopping: EarlyStopping | None
+
+    @property
+    def result_weights(self) -> Tensor: ...
 
 
-def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
-    """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, out ..."""
+def _stopping(rule: EarlyStopping, reason: str) -> dict[str, Any]:
+    assert rule.best is not None, "a run with --patience is evaluated at its end"
+    best = {"best_time": rule.best.time, "best_updates": rule.best.updates}
+    return {"patience": rule.patience, "stop_reason": reason, **best}
+
+
+def make_result(built: BuiltRun, counters: Counters, *, test: Scores | None = None, **more: Any) -> Result:
+    """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, out ...
+
+    `test`: the metrics on the test set, where the curve is on a validation set and the run is over.
+    """
     server, spec = counters.server, built.spec
+    rule, weights = counters.early_stopping, counters.result_weights
     last = counters.curve[-1] if counters.curve else None
+    if rule is not None and rule.best is not None:
+        last = rule.best
+    final = last if test is None else CurvePoint.of(0.0, 0, test, "")
     return Result(
         method=built.method.name,
         label=spec.label,
@@ -94,13 +113,13 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         virtual_time=counters.time,
         updates=counters.updates,
         rounds=server.version,
-        final_accuracy=None if last is None else last.accuracy,
-        final_loss=None if last is None else last.loss,
+        final_accuracy=None if final is None else final.accuracy,
+        final_loss=None if final is None else final.loss,
         curve=[point for point in counters.curve if point.metrics],
         staleness=staleness_summary(counters.staleness),
         lost=counters.lost,
         rejected=counters.rejected,
-        weights_sha256=sha256(server.output_weights),
+        weights_sha256=sha256(weights),
         bytes_up=counters.bytes_up,
         bytes_down=counters.bytes_down,
         peak_server_bytes=server.meter.peak,
@@ -108,7 +127,10 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         majority_accuracy=majority_accuracy(built.task),
         target=spec.target,
         metrics=() if built.metrics in ((ACCURACY,), (LOSS,)) else built.metrics,
-        weights=server.output_weights,
+        validation_metrics=None if built.task.validation is None or last is None else last.metrics,
+        test_metrics=test,
+        early_stopping=None if rule is None else _stopping(rule, counters.stop_reason),
+        weights=weights,
         layout=built.layout,
         builder=SpecModel(spec),
         **more,

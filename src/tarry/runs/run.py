@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
 from ..config.number_errors import errors_of_extreme_numbers
 from ..config.spec import Spec
@@ -27,11 +26,10 @@ from ..record.rows import Mark, Recorder
 from ..record.run_folder import RunFolder
 from ..record.storage import TEXT_LIMIT, read_bytes, write_atomic
 from ..sim.simulator import Simulator
-from ..tasks import tasks
-from ..tasks.data.sets import loose_files, without_suffix
 from ..training.determinism import deterministic, generator_restored
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
+from .named_files import changed_files, files_of
 from .notices import result_notices
 from .progress_bars import run_bar
 from .proofs import ProofExecutor, ProofSample
@@ -40,8 +38,9 @@ from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
 from .task_metrics import majority_accuracy
+from .tracking import GroupRecord, Tracking
 
-__all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
+__all__ = ["Progress", "resume", "resume_folder", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
 #: execution settings of other executors, which an executor that is given to `resume` does not take
@@ -137,9 +136,13 @@ def resume_folder(
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
     trials: TrialCache | None = None,
+    group: GroupRecord | None = None,
     **objects: Any,
 ) -> Result:
-    """Finish the run in a folder. `trials`: choices of executors that several runs share."""
+    """Finish the run in a folder. `trials`: choices of executors that several runs share.
+
+    `group`: the comparison that trackers put it in.
+    """
     run_folder = RunFolder(folder)
     if not run_folder.spec.is_file():
         raise BadInput(f"{folder}: there is no run here (no spec.toml)")
@@ -166,18 +169,12 @@ def resume_folder(
     with contextlib.closing(run_folder.lock()):
         if run_folder.is_finished():  # by another process, a moment ago
             return _finished_result(run_folder, objects)
-        return RunSession(simulation, run_folder, callbacks, progress, trials).run()
+        return RunSession(simulation, run_folder, callbacks, progress, trials, group).run()
 
 
 def _finished_result(folder: RunFolder, objects: Mapping[str, Any]) -> Result:
     folder.remove_cache()
     return replace(Result.read(folder.path), builder=FolderModel(folder.path, objects))
-
-
-def changed_files(folder: Path, spec: Spec) -> dict[str, Path]:
-    """Return the files of the spec whose content has changed since the run in the folder began, by setting."""
-    before, files = RunFolder(folder).meta().files, files_of(spec)
-    return {s: files[s] for s, digest in file_digests(files).items() if before.get(s, digest) != digest}
 
 
 def run_spec(
@@ -188,45 +185,21 @@ def run_spec(
     progress: Callable[[Progress], None] | None = None,
     trials: TrialCache | None = None,
     executor_from: RunFolder | None = None,
+    group: GroupRecord | None = None,
 ) -> Result:
     """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share.
 
-    `executor_from`: a run whose choice of the executor is taken.
+    `executor_from`: a run whose choice of the executor is taken. `group`: the comparison that trackers put it in.
     """
     found = {} if out is None else file_digests(files_of(spec))  # before they are read, so that no edit goes unseen
     simulation = build_simulation(spec)
     if out is None:
-        return RunSession(simulation, None, callbacks, progress, trials).run()
+        return RunSession(simulation, None, callbacks, progress, trials, group).run()
     folder = RunFolder(out)
     with contextlib.closing(folder.claim(spec.to_toml(), objects=spec.objects(), files=found)):
         if executor_from is not None and executor_from.executor.is_file():
             write_atomic(folder.executor, read_bytes(executor_from.executor, TEXT_LIMIT))
-        return RunSession(simulation, folder, callbacks, progress, trials).run()
-
-
-def files_of(spec: Spec) -> dict[str, Path]:
-    """The files that the settings name, by setting: `file.py:factory`, paths, and NAME.npz of TARRY_DATA."""
-    named = {} if not isinstance(spec.availability, str) else {"availability": spec.availability}
-    for group in REGISTRIES:
-        choice = getattr(spec, group)
-        if isinstance(choice, Choice):
-            flag = group.replace("_", "-")
-            texts = {flag: choice.name, **{f"{flag}.{k}": v for k, v in choice.params.items()}}
-            named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
-            if (
-                group == "task"
-                and (name := without_suffix(choice.name)) not in tasks
-                and name in (loose := loose_files())
-            ):
-                named["task"] = str(loose[name])
-    files = [m for m in spec.metric or () if isinstance(m, str) and ".py:" in m]
-    named |= {"metric" if i == 0 else f"metric.{i}": file for i, file in enumerate(files)}
-    return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
-
-
-def _file(text: str) -> str:
-    file, colon, _ = text.rpartition(".py:")
-    return f"{file}.py" if colon else text
+        return RunSession(simulation, folder, callbacks, progress, trials, group).run()
 
 
 class RunSession:
@@ -239,6 +212,7 @@ class RunSession:
         callbacks: Sequence[Callback],
         progress: Callable[[Progress], None] | None,
         trials: TrialCache | None,
+        group: GroupRecord | None = None,
     ):
         self.simulation, self.built, self.folder, self.progress = simulation, simulation.built, folder, progress
         self.checkpoints = None if folder is None else checkpoint.Checkpoints(folder.checkpoints)
@@ -248,9 +222,21 @@ class RunSession:
         self.last_saved = self.last_shown = self.last_flushed = self.began
         self.recorder: Recorder | None = None
         self.proofs: ProofExecutor | None = None
-        spec, task = self.built.spec, self.built.task
+        spec, task = self.built.spec, self.built.task.during_run
         self.chance = chance_limit(majority_accuracy(task), 0 if task.test is None else len(task.test[1]))
         self.monitor = Monitor(f"{spec.label}, seed {spec.seed}", self.chance)
+        self.tracking = self._tracking(group) if simulation.trackers else None
+
+    def _tracking(self, group: GroupRecord | None) -> Tracking:
+        return Tracking(
+            self.built.spec,
+            self.simulation.trackers,
+            task=self.built.task.name,
+            folder=None if self.folder is None else self.folder.path,
+            group=group,
+            layers=[layer.name for layer in self.built.layout.layers],
+            wall=self._wall,
+        )
 
     def run(self) -> Result:
         """Run to the end; an error of the disk or of the workers says how to continue."""
@@ -271,6 +257,7 @@ class RunSession:
             stack.enter_context(deterministic(exact=self.built.spec.precision == "float32"))
             stack.enter_context(generator_restored())
             saved: Any = None
+            tracked: Any = None  # the points in the checkpoint
             if self.folder is not None:
                 newest, saved, mark = self._newest_checkpoint(self.folder)
                 self.recorder = Recorder(self.folder.events, mark)
@@ -282,7 +269,8 @@ class RunSession:
                 sample = ProofSample(self.folder.proofs, spec.proofs, spec.seed, self.settings_sha256, timed=timed)
                 executor = self.proofs = ProofExecutor(executor, sample)
                 self.recorder.extras = self.proofs.digests
-            listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
+            own = [listener for listener in (self.recorder, self.tracking) if listener is not None]
+            listeners: list[Callback] = [*own, *self.callbacks]
             sim = self.simulation.simulator(executor, listeners, None if self.folder is None else self.folder.cache)
             if saved is None and self.folder is not None and self.folder.executor.is_file():
                 executor.load(self._read_choice(self.folder.executor))
@@ -291,9 +279,13 @@ class RunSession:
                     executor.load(saved["executor"])
                     sim.load(saved["simulator"])
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
+                    tracked = saved.get("tracking")
                     if isinstance(record := saved["executor"], dict) and record.get("choice"):
                         self._write_choice(RecordedChoice.of(record["choice"]))  # the result is bound to that file
-                saved = None  # the weights of long ago are not kept for the rest of the run
+            if self.tracking is not None:
+                stack.callback(self.tracking.end, None)
+                self.tracking.begin(sim.engine, tracked, resumed=saved is not None)
+            saved = None  # the weights of long ago are not kept for the rest of the run
             try:
                 with deferred():
                     sim.run(on_instant=lambda: self._after_instant(sim))
@@ -370,11 +362,13 @@ class RunSession:
             "crc": mark.crc,
             "wall": self._wall(),
             "count": self.count,
+            **({} if self.tracking is None else {"tracking": self.tracking.save()}),
         }
         self.checkpoints.save(self.count, state)
 
     def _finish(self, sim: Simulator) -> Result:
         with WAITING:
+            test = self.built.test_scores(sim.engine.result_weights)
             personalization = self.simulation.personalization(sim, lambda n: self._report_personalization(sim, n))
             result = make_result(
                 self.built,
@@ -384,10 +378,13 @@ class RunSession:
                 executor_info=sim.executor.description,
                 diagnostics=self.simulation.diagnostics(sim),
                 personalization=personalization,
+                test=test,
                 out=None if self.folder is None else self.folder.path,
             )
         if self.folder is not None:
             self._write(result, sim)
+        if self.tracking is not None:
+            self.tracking.end(result)
         if self.progress is not None:
             self.progress(replace(_how_far(sim), fraction=1.0))
         return result

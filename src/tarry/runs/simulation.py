@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray
 from ..executors.timing import RecordedChoice, TrialCache
 from ..sim.simulator import Simulator
+from ..trackers.tracker import Tracker
 from .build import BuiltRun, build_run
 from .personalize import OnClientDone, personalize
 from .signals import WAITING
 from .speed_groups import by_speed, validator
+from .tracking import build_trackers
 
 __all__ = ["Simulation", "build_simulation"]
 
@@ -47,7 +49,7 @@ def build_simulation(spec: Spec) -> Simulation:
     """Build and check everything that the spec names, and the Ray cluster if it asks for one."""
     if spec.executor == "ray":
         check_ray(spec.address)
-    return Simulation(build_run(spec))
+    return Simulation(build_run(spec), build_trackers(spec))
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Simulation:
     """A built run on the virtual clock."""
 
     built: BuiltRun
+    trackers: Mapping[str, Tracker] = field(default_factory=dict)  # by how they are written
 
     def executor(
         self, trials: TrialCache | None = None, on_choice: Callable[[RecordedChoice], None] | None = None
@@ -147,6 +150,7 @@ class Simulation:
             gate=b.gate() if recorded is None else None,
             monitor=b.monitor() if recorded is None else recorded.monitor,
             measure=b.health_measure(),
+            early_stopping=b.early_stopping(),
             strict=s.strict,
             diagnostics=self._diagnostics_log(),
             room=b.room(cache),
@@ -160,7 +164,7 @@ class Simulation:
         if not b.spec.diagnose:
             return None
         every = b.budget.time / 50 if b.budget.time is not None else b.eval_every
-        return DiagnosticsLog(every, validator(b.task, b.accuracy_model(), b.spec.seed))
+        return DiagnosticsLog(every, validator(b.task.during_run, b.accuracy_model(), b.spec.seed))
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
         """Return the measurements of --diagnose, and the accuracy on fast and slow clients' examples."""
@@ -186,6 +190,7 @@ class Simulation:
         return personalize(
             sim.server,
             b.bound(),
+            sim.engine.result_weights,
             work=b.work,
             epochs=b.spec.personalize,
             seed=b.spec.seed,

@@ -13,8 +13,9 @@ from ..record.consistency import Check, check_run
 from ..record.journal import NAME as JOURNAL
 from ..record.run_folder import RunFolder, runs_below
 from ..record.storage import JSON_LIMIT, read_text
+from ..report.significance import significance_json
 from ..report.tables import to_json
-from .compare import Comparison
+from .comparison import SIGNIFICANCE, Comparison
 from .read import read
 from .rerun import rerun_proofs, rerun_whole
 
@@ -94,7 +95,7 @@ def verify_folder(folder: Path, *, rerun: Rerun | None = None, **objects: Any) -
     finished = all(RunFolder(run).result.is_file() for run in runs)
     table = folder / "compare.json"
     if runs != [folder] and finished and all(check.ok for _, check in checks):
-        checks.append((folder, _check_table(folder, table)))
+        checks += [(folder, check) for check in _check_tables(folder, table)]
     return Verification(folder, checks, finished and (runs == [folder] or table.is_file()))
 
 
@@ -107,15 +108,23 @@ def _rerun(run: Path, rerun: Rerun, objects: Mapping[str, Any]) -> Iterator[Chec
         yield from rerun_proofs(run, objects)
 
 
-def _check_table(folder: Path, table: Path) -> Check:
-    """Compare the table of a comparison with its results."""
+def _check_tables(folder: Path, table: Path) -> Iterator[Check]:
+    """Compare the table of a comparison, and its tests of significance, with its results."""
     if not table.is_file():
-        return Check(table.name, True, f"there is no {table.name} yet; the same comparison writes it")
-    try:
-        written = read_text(table, JSON_LIMIT)
-    except (DamagedFile, StorageError) as e:
-        return Check(table.name, False, str(e))
+        yield Check(table.name, True, f"there is no {table.name} yet; the same comparison writes it")
+        return
     comparison = read(folder)
     assert isinstance(comparison, Comparison)
-    same = to_json(comparison.summary) == written
-    return Check(table.name, same, f"{table.name} {'is' if same else 'is not'} the table of these runs")
+    yield _check_same(table, "the table", to_json(comparison.summary))
+    if (tests := folder / SIGNIFICANCE).is_file():  # an earlier version wrote none
+        yield _check_same(tests, "the tests", significance_json(comparison.significance))
+
+
+def _check_same(path: Path, what: str, wanted: str) -> Check:
+    """Compare a file with what it should be."""
+    try:
+        written = read_text(path, JSON_LIMIT)
+    except (DamagedFile, StorageError) as e:
+        return Check(path.name, False, str(e))
+    same = wanted == written
+    return Check(path.name, same, f"{path.name} {'is' if same else 'is not'} {what} of these runs")

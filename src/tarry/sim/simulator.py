@@ -30,6 +30,7 @@ from ..delays.base import Delay
 from ..engine.budget import Budget
 from ..engine.clock import add_seconds
 from ..engine.diagnostics import DiagnosticsLog
+from ..engine.early_stopping import EarlyStopping
 from ..engine.engine import Change, Engine, Handout, total_bytes
 from ..engine.evaluation import Evaluation
 from ..engine.gate import Gate
@@ -65,6 +66,7 @@ class Simulator:
         gate: Gate | None = None,
         monitor: ModelMonitor | None = None,
         measure: Callable[[Tensor], float] | None = None,
+        early_stopping: EarlyStopping | None = None,
         strict: bool = False,
         diagnostics: DiagnosticsLog | None = None,
         room: SpillPolicy = SpillPolicy(),  # noqa: B008 - a constant
@@ -73,7 +75,14 @@ class Simulator:
     ):
         self.server, self.executor, self.delay, self.budget = server, executor, delay, budget
         self.engine = Engine(
-            server, roster, budget, diagnostics=diagnostics, gate=gate, monitor=monitor, listeners=listeners
+            server,
+            roster,
+            budget,
+            diagnostics=diagnostics,
+            gate=gate,
+            monitor=monitor,
+            early_stopping=early_stopping,
+            listeners=listeners,
         )
         self._evaluation = Evaluation(self.engine, evaluate, eval_every, measure)
         self._evaluates = self._evaluation.is_on
@@ -287,10 +296,10 @@ class Simulator:
         return {name: row for name, table in self._memories.items() if (row := table.get(client)) is not None}
 
     def _score_until(self, time: float, *, inclusive: bool = True) -> bool:
-        """Record the scores due up to `time`; True when the target is reached, or a restore comes first."""
+        """Record the scores due up to `time`; True when the run is over, or a restore comes first."""
         for due in self._evaluation.due(time, inclusive=inclusive):
             self._score(due)
-            if self.engine.stop_reason == "target":
+            if self.engine.stop_reason in ("target", "patience"):
                 return True
         return self.engine.next_restore < time
 
@@ -324,7 +333,7 @@ class Simulator:
         engine = self.engine
         engine.load(saved)
         self.started = saved["started"]
-        engine.stop_reason = "ended" if saved["done"] else ""  # the record does not say why
+        engine.stop_reason = saved.get("stop_reason", "ended") if saved["done"] else ""  # older records do not say why
         engine.in_instant = saved.get("in_instant", False)
         self._next_change = saved["_change"]
         open_tickets = self.server.tickets

@@ -25,6 +25,7 @@ from .arrays import limit_training, make_task, normalize_images
 from .data import ArrayDataset, catalog, hold_out, load
 from .data.augment import crop_and_flip, fedsol
 from .data.npz import read_npz
+from .data.sets import without_suffix
 from .options import FetchFromHub, ImageModel, TrainingLimit
 from .registries import tasks
 
@@ -69,7 +70,7 @@ def digits(*, model: ImageModel = "mlp", limit: TrainingLimit = None, **options:
 @tasks.register("npz")
 def npz(
     *,
-    path: Annotated[str, "Path of the .npz file"],
+    path: Annotated[str, "Path of the .npz file, which may be packed (.gz, .xz)"],
     model: ImageModel = "mlp",
     limit: TrainingLimit = None,
     **options: Any,
@@ -85,7 +86,7 @@ def npz(
     arrays = read_npz(file, f"--task.path {path}")
     classes = 1 + int(max(arrays.y_train.max(), arrays.y_test.max()))
     arrays = normalize_images(arrays, limit)[0] if arrays.x_train.dtype == np.uint8 else limit_training(arrays, limit)
-    return make_task(file.stem, arrays, model=model, classes=classes, **options)
+    return make_task(without_suffix(file.name), arrays, model=model, classes=classes, **options)
 
 
 def _add(name: str, title: str, classes: int, default_model: str, distill_lr: float | None = None) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
-from ..core.task import Partitioner, Shards, Task
+from ..core.task import Indices, Task
 from .data import text_sets as text_sets  # fills the catalog
 from .data.texts import Text, TextDataset, load_text, with_test
 from .models.language import Adapter, causal, padding_of, tokenizer_of
@@ -59,16 +59,10 @@ QuestionGroups = Annotated[
 class Sequences(Task):
     """A task whose targets are sequences. Partitions use the natural group of an example instead of its class."""
 
-    def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
-        if self.train is None:
-            return super().split(partitioner, n_clients, rng)
-        x, y = self.train
-        kinds = torch.zeros(len(x), dtype=torch.int64) if self.groups is None else self.groups
-        order = Task.split(replace(self, train=(torch.arange(len(x)), kinds)), partitioner, n_clients, rng)
-        parts = order.clients
-        assert isinstance(parts, Shards)
-        shards = Shards(x[parts.x], y[parts.x], np.diff(parts.ends).tolist())
-        return replace(self, clients=shards, train=None, groups=None)
+    def kinds(self) -> Indices:
+        assert self.train is not None
+        n = len(self.train[0])
+        return np.zeros(n, np.int64) if self.groups is None else self.groups.numpy().astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import near
 from ..core.registry import Entry, Registry, UnknownName
+from ..core.storage import PACKED
 from ..core.task import Partitioner, Task
 from .data.sets import loose_files, where_data_is, without_suffix
 from .models import models
@@ -90,7 +91,9 @@ class TaskRegistry(Registry[Task]):
                 " NAME.parquet (texts), in that folder use --task NAME; for one elsewhere use --task npz --task.path"
                 " FILE or --task jsonl --task.path FILE."
             )
-        kind = super().find("npz" if files[name].suffix == ".npz" else "jsonl")
+        kind = super().find(
+            "npz" if files[name].name.endswith((".npz", *(f".npz{ending}" for ending in PACKED))) else "jsonl"
+        )
         factory = update_wrapper(partial(kind.factory, path=str(files[name])), kind.factory)
         return replace(kind, name=name, factory=factory, params=tuple(p for p in kind.params if p.name != "path"))
 

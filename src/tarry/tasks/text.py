@@ -30,7 +30,7 @@ from .tokens import Vocabulary, check_counts, pad_rows, sample_indices
 
 __all__ = ["jsonl", "mrpc", "sst2"]
 
-MRPC_VALIDATION = 408  # pairs, as in GLUE
+MRPC_TEST = 408  # pairs, as in GLUE's validation set
 SMALL_LR, BERT_LR = 1e-4, 3e-7  # distillation rates: TextCNN trained from scratch; BERT, as in the FedEcho paper
 
 TextModel = Annotated[str, "textcnn, minilm, distilbert, bert, a folder, or an id of the Hugging Face hub"]
@@ -114,9 +114,9 @@ def mrpc(
     vocabulary: VocabularySize = 24790,
     limit: TrainingSample = None,
     test: TestSample = None,
-    validation: Annotated[
-        int, "Number of training pairs held out for testing if there is no validation set; 0: use the test pairs"
-    ] = MRPC_VALIDATION,
+    held_out: Annotated[
+        int, "Number of training pairs held out for testing if the files are not GLUE's; 0: use the test pairs"
+    ] = MRPC_TEST,
     unlabeled: UnlabeledCount = 100,
     hub: FetchFromHub = False,
 ) -> Task:
@@ -126,10 +126,10 @@ def mrpc(
     test pairs are unlabeled inputs. FedEcho's model is --task.model bert --task.lora 0.
     """
     texts = load_text("mrpc", hub=hub)
-    if not texts.has_validation and not 0 <= validation < len(texts.train):
-        raise BadInput(f"--task.validation {validation}: must be from 0 to {len(texts.train) - 1}")
-    if not texts.has_validation and validation:
-        texts = with_test(texts, validation)
+    if not texts.has_validation and not 0 <= held_out < len(texts.train):
+        raise BadInput(f"--task.held_out {held_out}: must be from 0 to {len(texts.train) - 1}")
+    if not texts.has_validation and held_out:
+        texts = with_test(texts, held_out)
     return _task("mrpc", texts, _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabeled))
 
 

@@ -25,7 +25,8 @@ from ..core.errors import BadInput
 from ..core.memory import check_memory
 from ..core.registry import Registry
 from ..core.rng import Stream
-from ..core.task import Shards, Task
+from ..core.shards import Shards
+from ..core.task import Task
 from .data.sets import catalog, missing_files_message
 from .data.stl10 import read_unlabeled
 from .image_inputs import fit_images, normalize_to_shape, read_inputs

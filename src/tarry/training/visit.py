@@ -142,8 +142,7 @@ def _train(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, se
             f"local rule {type(rule).__name__}: it wrote to the weights that the client was sent; a rule never writes"
             " to what it is given: `w + step`, not `w.add_(step)`"
         )
-    if out.delta is None:
-        check_rule_dtype(rule, final, job.sent)
+    check_rule_dtype(rule, final, out.delta, job.sent)
     delta = final - job.sent if out.delta is None else out.delta
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())

@@ -14,8 +14,6 @@ import numpy as np
 
 from tests.reference.problem import Problem, Vec
 
-BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-8
-
 
 class Sent(NamedTuple):
     w: Vec  # Θ^t
@@ -72,6 +70,9 @@ class Client:
     lr: float = 1e-3
     control_lr: float = 1e-4
     optimizer: str = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
     rho: float = 0.5
     proximal: str = "lorentz"
     mu: float = 0.1
@@ -105,9 +106,11 @@ class Client:
                 if self.optimizer == "sgd":
                     theta = theta - self.lr * g
                     continue
-                m_1 = BETA_1 * m_1 + (1 - BETA_1) * g
-                v_1 = BETA_2 * v_1 + (1 - BETA_2) * g * g
-                theta = theta - self.lr * (m_1 / (1 - BETA_1**c_1)) / (np.sqrt(v_1 / (1 - BETA_2**c_1)) + EPS)
+                m_1 = self.beta1 * m_1 + (1 - self.beta1) * g
+                v_1 = self.beta2 * v_1 + (1 - self.beta2) * g * g
+                theta = theta - self.lr * (m_1 / (1 - self.beta1**c_1)) / (
+                    np.sqrt(v_1 / (1 - self.beta2**c_1)) + self.eps
+                )
             m_2, v_2 = np.zeros(D), np.zeros(D)
             M, held = (start + theta) / 2, np.eye(D) - self.gamma * projector(start - theta)
             for c_2 in range(1, batches + 1) if self.shape != "line" else ():
@@ -115,9 +118,11 @@ class Client:
                 k += 1
                 at = curve(self.shape, lam, start, M + held @ dphi, theta)
                 g = held.T @ (weight(self.shape, lam) * self.problem.gradient(m, at))
-                m_2 = BETA_1 * m_2 + (1 - BETA_1) * g
-                v_2 = BETA_2 * v_2 + (1 - BETA_2) * g * g
-                dphi = dphi - self.control_lr * (m_2 / (1 - BETA_1**c_2)) / (np.sqrt(v_2 / (1 - BETA_2**c_2)) + EPS)
+                m_2 = self.beta1 * m_2 + (1 - self.beta1) * g
+                v_2 = self.beta2 * v_2 + (1 - self.beta2) * g * g
+                dphi = dphi - self.control_lr * (m_2 / (1 - self.beta1**c_2)) / (
+                    np.sqrt(v_2 / (1 - self.beta2**c_2)) + self.eps
+                )
         return Triple(theta, M + held @ dphi)
 
 
@@ -128,6 +133,22 @@ def rotation(a: Vec, b: Vec) -> Any:
     u, v = a / np.linalg.norm(a), b / np.linalg.norm(b)
     K = np.outer(v, u) - np.outer(u, v)
     return np.eye(len(a)) + K + K @ K / (1 + u @ v)
+
+
+def since_last(order: Sequence[int]) -> float:
+    """P(i | time since its last update) of the last client of `order`, by going through all updates so far.
+
+    At update number t client i has waited t − (the number of its last one); waiting times are alike if their binary
+    logarithms have the same whole part.
+    """
+    i, waited = order[-1], list[tuple[int, bool]]()
+    last = 0
+    for t, who in enumerate(order, start=1):
+        waited.append((t - last, who == i))
+        last = t if who == i else last
+    now = int(np.log2(waited[-1][0]))
+    alike = [came for gap, came in waited if int(np.log2(gap)) == now]
+    return sum(alike) / len(alike)
 
 
 @dataclass
@@ -146,6 +167,7 @@ class Server:
     periodic: int = 0
     moments: bool = True
     shape: str = "bezier"
+    participation: str = "share"
     in_rounds = False
 
     def __post_init__(self) -> None:
@@ -153,6 +175,7 @@ class Server:
         self.handed: dict[int, tuple[int, Vec]] = {}
         self.visits = [0] * self.clients
         self.came = [0] * self.clients
+        self.order: list[int] = []  # the client of every update
         self.shift: Vec | None = None
         self.average = self.w
 
@@ -169,7 +192,8 @@ class Server:
     def receive(self, m: int, sent: Triple) -> int:
         then, old = self.handed[m]
         self.came[m] += 1
-        p = self.came[m] / sum(self.came)
+        self.order.append(m)
+        p = self.came[m] / sum(self.came) if self.participation == "share" else since_last(self.order)
         end = self.w - self.correct(m, old - sent.theta, old, self.w)
         turned = rotation(sent.theta - old, end - self.w) @ (sent.phi - (old + sent.theta) / 2)
         phi = (self.w + end) / 2 + turned

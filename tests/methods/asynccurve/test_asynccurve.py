@@ -26,8 +26,8 @@ from tests.reference.match import Case, cases, few
 from tests.reference.problem import Problem, Vec
 
 #: the library's names of what the twin's client and server call by other names
-LOCAL = ("lr", "control_lr", "optimizer", "rho", "proximal", "mu", "sigma", "gamma")
-REMOTE = ("eta", "low", "cycle", "penalty", "swa", "periodic", "moments")
+LOCAL = ("lr", "control_lr", "optimizer", "beta1", "beta2", "eps", "rho", "proximal", "mu", "sigma", "gamma")
+REMOTE = ("eta", "low", "cycle", "penalty", "participation", "swa", "periodic", "moments")
 
 
 fewer = settings(few, max_examples=7)
@@ -132,6 +132,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"correction": "fedasync", "lr": 0.02, "control_lr": 0.05, "curve": "printed", "gamma": 0.3, "penalty": False},
     {"correction": "asgd", "optimizer": "sgd", "lr": 0.05, "control_lr": 0.1, "gamma": 0.0},
     {"statistic": "progress", "switch": 0.3, "lr": 0.02, "control_lr": 0.05},
+    {"participation": "since-last", "lr": 0.02, "beta1": 0.5, "beta2": 0.9, "eps": 1e-3},
 ]
 
 

@@ -145,6 +145,17 @@ def test_the_dominance_penalty_counts_who_came_how_often() -> None:
     assert step_of(0, [1, 1, 0], penalty=False) == [0.4, 0.48]
 
 
+def test_the_penalty_may_be_of_a_client_given_the_time_since_its_last_update() -> None:
+    """Client 0 has waited 2 updates twice, and came both times; four clients, η = 0.4.
+
+    At updates 2, 4 and 6 its wait is 2 and it comes; waits of 2 or 3 are alike: it came at all of its chances, p = 1.
+    """
+    assert step_of(0, [1, 0, 1, 0, 1], participation="since-last") == [0.1, 0.18]
+    # client 1 waits 1, 2 and now 3: of the waits of 2 or 3, at updates 3, 5 and 6, it came at 3 and 6
+    assert step_of(1, [1, 0, 1, 0, 0], participation="since-last") == [0.15, 0.255]
+    assert step_of(1, [1, 0, 1, 0, 0], participation="since-last", penalty=False) == [0.4, 0.48]
+
+
 def test_an_update_of_several_clients_is_not_penalised() -> None:
     assert step_of(-1, [0, 0, 1]) == [0.4, 0.48]
 

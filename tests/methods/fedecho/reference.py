@@ -1,7 +1,7 @@
 """FedEcho, Algorithm 1: after M arrivals x̂ = x + η ΣΔ / M, then Q distillation steps on unlabeled inputs.
 
 Every arrival leaves the logits of the client's model behind; the teacher is their mean. Each step goes against the
-clipped gradient of α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y) by Adam, whose moments begin at 0 each time.
+clipped gradient of α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y) by Adam, whose moments begin at 0 each time, or go on.
 
 Its problem is a classifier of its own, since distillation needs classes:
 
@@ -110,12 +110,17 @@ class FedEcho:
     nu: float = np.inf
     optimizer: str = "adam"
     teacher: str = "logits"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    moments: str = "restart"
 
     in_rounds = False
 
     def __post_init__(self) -> None:
         self.w = self.problem.w0
-        self.t = self.arrivals = 0
+        self.t = self.arrivals = self.steps = 0
+        self.first = self.second = np.zeros_like(self.w)
         self.handed: dict[int, tuple[int, Vec]] = {}
         self.buffer: list[Vec] = []
         self.y: dict[int, Vec] = {}
@@ -148,8 +153,10 @@ class FedEcho:
         pass
 
     def distill(self, x: Vec, teacher: Vec) -> Vec:
-        first = second = np.zeros_like(x)
-        for q, B in enumerate(self.batches(self.arrivals), 1):
+        if self.moments == "restart":
+            self.steps, self.first, self.second = 0, np.zeros_like(x), np.zeros_like(x)
+        b1, b2 = self.beta1, self.beta2
+        for B in self.batches(self.arrivals):
             g = self.gradient(x, B, teacher[B])
             norm = float(np.linalg.norm(g))
             self.norms.append(norm)
@@ -158,9 +165,11 @@ class FedEcho:
             if self.optimizer == "sgd":
                 x = x - self.eta_d * g
                 continue
-            first = 0.9 * first + 0.1 * g
-            second = 0.999 * second + 0.001 * g**2
-            x = x - self.eta_d * (first / (1 - 0.9**q)) / (np.sqrt(second / (1 - 0.999**q)) + 1e-8)
+            self.steps += 1
+            self.first = b1 * self.first + (1 - b1) * g
+            self.second = b2 * self.second + (1 - b2) * g**2
+            first, second = self.first / (1 - b1**self.steps), self.second / (1 - b2**self.steps)
+            x = x - self.eta_d * first / (np.sqrt(second) + self.eps)
         return x
 
     def gradient(self, x: Vec, B: npt.NDArray[np.int64], y: Vec) -> Vec:

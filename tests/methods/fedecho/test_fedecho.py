@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core import rng
+from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
+from tarry.methods.fedecho import theorem_rates
 from tests.helpers.by_flags import build_by_flags
 from tests.methods.fedecho.reference import Classes, FedEcho
 from tests.reference.loop import Arrival, play
@@ -121,6 +123,39 @@ def test_both_optimizers_and_both_teachers_are_its_twins(case: Case, optimizer: 
     method = {"buffer": 2, "lr": 0.05, "q": 3, "clip": 0.3, "optimizer": optimizer, "teacher": teacher}
     twin = FedEcho(problem_of(case), 2, 1.0, 0.05, whole(3), nu=0.3, optimizer=optimizer, teacher=teacher)
     check(method, case, twin)
+
+
+@few
+@given(case=cases())
+def test_kept_moments_and_other_numbers_of_adam_are_its_twins(case: Case) -> None:
+    adam: dict[str, Any] = {"beta1": 0.5, "beta2": 0.9, "eps": 1e-3, "moments": "keep"}
+    method = {"buffer": 2, "lr": 0.05, "q": 3, "clip": 0.3, **adam}
+    check(method, case, FedEcho(problem_of(case), 2, 1.0, 0.05, whole(3), nu=0.3, **adam))
+
+
+def test_kept_moments_make_a_difference_and_sgd_has_none() -> None:
+    last = {
+        moments: events_of({"name": "fedecho", "buffer": 2, "lr": 0.05, "moments": moments}, CASE, problem_of(CASE))[-1]
+        for moments in ("restart", "keep")
+    }
+    assert not torch.equal(last["restart"].weights, last["keep"].weights)
+    for wrong, flag in (
+        ({"optimizer": "sgd", "moments": "keep"}, "--method.moments keep"),
+        ({"beta1": 1.0}, "--method.beta1 1.0"),
+        ({"eps": 0.0}, "--method.eps 0.0"),
+    ):
+        with pytest.raises(BadInput, match=flag):
+            build_by_flags(tarry.methods, "fedecho", **wrong)
+
+
+def test_the_rates_of_theorem_4_5_by_hand() -> None:
+    found = theorem_rates(rounds=4, steps=3, buffer=9, q=5, gap=2.0, local_variance=1.0, global_variance=1.0)
+    assert found == pytest.approx((3.0, (2 / 48) ** 0.5, 2 / (256**0.5 * 5)))
+    twice = theorem_rates(rounds=8, steps=3, buffer=9, q=5, gap=2.0, local_variance=1.0, global_variance=1.0)
+    assert twice.local / found.local == pytest.approx(2**-0.5)
+    assert twice.distillation / found.distillation == pytest.approx(2**-1.5)
+    with pytest.raises(BadInput, match="rounds 0"):
+        theorem_rates(rounds=0, steps=3, buffer=9, q=5, gap=2.0, local_variance=1.0, global_variance=1.0)
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])

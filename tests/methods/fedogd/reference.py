@@ -14,21 +14,36 @@ server that a clock plays; without anything in M an epoch goes on.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
 
 from tests.reference.problem import Problem, Vec
 
 
 def client_update(
-    problem: Problem, k: int, w: Vec, b: Vec | None, *, steps: int, eta_l: float, projection: str = "conflict"
+    problem: Problem, k: int, w: Vec, b: Any, *, steps: int, eta_l: float, projection: str = "conflict"
 ) -> Vec:
-    """G_k after so many full-batch steps."""
+    """G_k after so many full-batch steps. With the projection "basis", b is a list of vectors."""
     start = w
     for _ in range(steps):
         g = problem.gradient(k, w)
-        if b is not None and b.any() and (projection == "always" or (projection == "conflict" and g @ b < 0)):
+        if projection == "basis":
+            g = g - in_span(g, b)
+        elif b is not None and b.any() and (projection == "always" or (projection == "conflict" and g @ b < 0)):
             g = g - (g @ b) / (b @ b) * b
         w = w - eta_l * g
     return (start - w) / eta_l
+
+
+def in_span(g: Vec, vectors: Sequence[Vec]) -> Vec:
+    """The projection of g onto the span of the vectors, by a singular value decomposition of their directions."""
+    units = [v / np.linalg.norm(v) for v in vectors if v.any()]
+    if not units:
+        return np.zeros_like(g)
+    _, sizes, axes = np.linalg.svd(np.stack(units), full_matrices=False)
+    axes = axes[sizes**2 > 1e-6 * sizes[0] ** 2]
+    return axes.T @ (axes @ g)  # type: ignore[no-any-return]
 
 
 def mean(M: Collection[Vec]) -> Vec | None:
@@ -70,6 +85,7 @@ class FedOGD:
         cache: bool = True,
         announced: bool = False,
         decay: float = 1.0,
+        stored: int = 0,
     ):
         self.w, self.n, self.eta_g, self.eta_l, self.epoch, self.decay = w, n, eta_g, eta_l, epoch, decay
         self.weighting, self.cache, self.announced = weighting, cache, announced
@@ -80,9 +96,12 @@ class FedOGD:
         self.in_time: set[int] = set()  # came in this epoch, having begun with it
         self.b_1: Vec | None = None
         self.b_2: Vec | None = None
+        self.stored, self.past_1, self.past_2 = stored, list[Vec](), list[Vec]()
 
-    def base(self, k: int) -> Vec | None:
+    def base(self, k: int) -> Any:
         straggles = (self.was_late if self.announced else self.straggles).get(k, False)
+        if self.stored:
+            return (self.past_2 if straggles else self.past_1)[-self.stored :]
         return self.b_2 if straggles else self.b_1
 
     def receive(self, k: int, G: Vec, seconds: float, *, late: bool) -> None:
@@ -103,6 +122,8 @@ class FedOGD:
             self.straggles = {k: k not in self.in_time for k in self.was_late}
         self.b_1 = mean([G for k, G in self.M.items() if self.straggles[k]])
         self.b_2 = mean([G for k, G in self.M.items() if not self.straggles[k]])
+        self.past_1 += [] if self.b_1 is None else [self.b_1]
+        self.past_2 += [] if self.b_2 is None else [self.b_2]
         if self.weighting == "groups":
             total = sum(b for b in (self.b_1, self.b_2) if b is not None)
         else:

@@ -35,7 +35,7 @@ def check(
     """The library and the twin agree on every step and hand-out: when, who, and the global weights."""
     problem = case.problem
     seen = events_of({"name": "fedogd", **method}, case, concurrency=concurrency, lr_decay=decay)
-    how = {k: v for k, v in method.items() if k in ("epoch", "weighting", "cache")}
+    how = {k: v for k, v in method.items() if k in ("epoch", "weighting", "cache", "stored")}
     announced = method.get("groups") == "announced" or method.get("privacy", False)
     server = FedOGD(problem.w0, n=len(case.sizes), eta_l=case.lr, announced=announced, decay=decay, **how)
 
@@ -53,6 +53,8 @@ METHODS: list[dict[str, Any]] = [
     {"weighting": "clients"},
     {"cache": False},
     {"projection": "always"},
+    {"projection": "basis", "stored": 1},
+    {"projection": "basis", "stored": 3, "groups": "announced"},
     {"projection": "never"},
     {"groups": "announced"},
     {"groups": "announced", "cache": False},
@@ -369,3 +371,19 @@ def test_at_a_rate_that_falls_statistics_keep_their_scale_and_differences_change
     torch.testing.assert_close(*ended, rtol=1e-9, atol=1e-12)
     assert 0.01 < ended[0][-4:].min() <= ended[0][-4:].max() < 100
     assert len(came) > 12
+
+
+def test_with_one_stored_mean_the_basis_is_the_projection_at_every_step() -> None:
+    task = towards((8.0, 8.0), (4.0, 0.0))
+    delay = [[1.0], [3.0]]
+    basis, _ = watched(fedogd(projection="basis", stored=1), task, delay=delay, updates=7)
+    always, _ = watched(fedogd(projection="always"), task, delay=delay, updates=7)
+    for a, b in zip(basis, always, strict=True):
+        torch.testing.assert_close(a.weights, b.weights, rtol=1e-6, atol=1e-6)
+
+
+def test_a_basis_needs_a_mean_and_past_means_that_are_kept() -> None:
+    with pytest.raises(BadInput, match=r"--method\.stored 0"):
+        build_by_flags(tarry.methods, "fedogd", projection="basis", stored=0)
+    with pytest.raises(BadInput, match="the server keeps no past means"):
+        build_by_flags(tarry.methods, "fedogd", projection="basis", privacy=True)

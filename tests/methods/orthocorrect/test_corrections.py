@@ -24,6 +24,7 @@ NAMED: list[tuple[dict[str, Any], Correction]] = [
     ({"name": "orthopos", "conflict": "endpoint"}, orthocorrect(1.0, 0.0, endpoint=True)),
     ({"name": "orthostrict"}, orthocorrect(0.0, 1.0)),
     ({"name": "orthocorrect", "alpha": 0.3, "theta": 0.4}, orthocorrect(0.3, 0.4)),
+    ({"name": "orthocorrect", "alpha": -1.5, "theta": -0.2}, orthocorrect(-1.5, -0.2)),
 ]
 
 
@@ -82,7 +83,7 @@ def test_a_fresh_update_is_not_corrected(name: str) -> None:
     ("name", "params", "said"),
     [
         ("orthocorrect", {"theta": 2.0}, "--method.theta 2.0"),
-        ("orthocorrect", {"alpha": -0.1}, "--method.alpha -0.1"),
+        ("orthocorrect", {"alpha": float("inf")}, "--method.alpha inf"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, params: dict[str, float], said: str) -> None:

@@ -63,6 +63,13 @@ def test_orthofl_hybrid_is_algorithm_1(case: Case, share: float) -> None:
     check(method, case, Algorithm1(case.problem.w0, case.problem.layers))
 
 
+@few
+@given(cases(losses=True), st.sampled_from([0.3, 0.6]))
+def test_orthofl_hybrid_by_speed_is_algorithm_1(case: Case, share: float) -> None:
+    method = {"name": "orthofl", "placement": "hybrid", "share": share, "capable": "speed"}
+    check(method, case, Algorithm1(case.problem.w0, case.problem.layers), concurrency=2)
+
+
 @pytest.mark.parametrize("placement", ["server", "client", "hybrid"])
 @few
 @given(cases())

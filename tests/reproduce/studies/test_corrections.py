@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,16 @@ import torch
 from torch import Tensor
 
 from tarry.config.spec import Spec
+from tarry.core.errors import BadInput
 from tarry.core.events import Event
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import CONTROL, Ticket, Update
 from tarry.methods import methods
 from tarry.reproduce.studies.control_corrections import after_delay, along, places
-from tarry.reproduce.studies.endpoint_corrections import PAPER, Sweep
+from tarry.reproduce.studies.endpoint_corrections import PAPER, Sweep, sets_of
+from tarry.reproduce.studies.endpoint_corrections import run as endpoint_study
+from tarry.reproduce.studies.manifold_assumptions import Assumptions
 from tarry.reproduce.studies.manifold_quality import quality, with_own
 from tarry.reproduce.studies.watch import run_observed
 from tarry.runs.build import build_run
@@ -67,7 +72,11 @@ def test_every_swept_endpoint_is_that_of_the_equations(name: str) -> None:
     choice = PAPER["corrections"][name]
     table = {"name": choice} if isinstance(choice, str) else choice
     method = methods.build(table["name"], **{k: v for k, v in table.items() if k != "name"})
-    sweep, v, signs = Sweep(_tiny(), {name: method}, share=1.0, every=1, most=10), np.zeros(N), set()
+    sweep, v, signs = (
+        Sweep(_tiny(), {name: method}, [_tiny().task.test], share=1.0, every=1, most=10),
+        np.zeros(N),
+        set(),
+    )
     for seed in range(6):
         update, now, sent, delta, here = _arrival(seed)
         v = 0.95 * v + 0.05 * delta**2
@@ -80,7 +89,7 @@ def test_every_swept_endpoint_is_that_of_the_equations(name: str) -> None:
 @pytest.mark.parametrize("name", ["asgd", "orthograd", "orthopos", "orthostrict", "dc-asgd"])
 def test_a_sweep_by_a_runs_own_correction_finds_its_next_globals(name: str) -> None:
     made = _tiny(method={"name": name, "eta": 0.5})
-    sweep = Sweep(made, {"own": made.method}, share=0.5, every=1, most=10)
+    sweep = Sweep(made, {"own": made.method}, [made.task.test], share=0.5, every=1, most=10)
     ends: list[Tensor] = []
     steps: list[Tensor] = []
 
@@ -111,11 +120,74 @@ def test_looking_changes_no_result(method: Any) -> None:
 def test_sweeps_give_a_row_of_losses_for_every_other_round() -> None:
     made = _tiny(method="fedasync")
     parts = {n: methods.build(n) for n in ("asgd", "fedasync")}
-    sweep = Sweep(made, parts, share=1.0, every=2, most=20)
+    sweep = Sweep(made, parts, [made.task.test], share=1.0, every=2, most=20)
     run_observed(made, sweep)
     assert [r[0] for r in sweep.rows] == [0, 2, 4, 6, 8, 10]
     assert sweep.rows[0][1] == pytest.approx(sweep.rows[0][2], rel=1e-5)  # nothing has moved yet: no delay
     assert sweep.rows[-1][1] != sweep.rows[-1][2]
+
+
+def test_losses_are_on_the_sets_that_are_named() -> None:
+    made, sets = sets_of(_tiny(method="fedasync"), ["train", "validation", "test"], 0.25, seed=3)
+    train, validation, test = sets
+    assert made.task.test is not None
+    assert torch.equal(test[0], made.task.test[0])
+    whole = _tiny(method="fedasync").task.clients
+    assert len(train[0]) + len(validation[0]) == sum(len(x) for x, _ in whole)
+    assert len(train[0]) == sum(len(x) for x, _ in made.task.clients)  # nothing of the validation set is trained on
+    sweep = Sweep(made, {"asgd": methods.build("asgd")}, sets, share=1.0, every=1, most=None)
+    run_observed(made, sweep)
+    assert {len(row) for row in sweep.rows} == {4}
+    one = Sweep(made, {"asgd": methods.build("asgd")}, [validation], share=1.0, every=1, most=None)
+    run_observed(made, one)
+    assert [row[2] for row in sweep.rows] == [row[1] for row in one.rows]
+    with pytest.raises(BadInput, match="'tests' is not one of train, validation, test"):
+        sets_of(made, ["tests"], 0.1, seed=3)
+
+
+def test_a_study_of_three_sets_has_columns_for_each(tmp_path: Path) -> None:
+    settings = {"task": {"name": "digits", "model": "mlp", "limit": 80}, "clients": 3, "updates": 9, "steps": 1}
+    options: Any = {
+        "settings": {**settings, "batch": 8, "partition": "iid", "optimizer": "sgd", "lr": 0.1, "epochs": None},
+        "stand_ins": [],
+        "sets": ["train", "test"],
+        "algorithms": {"fedasync": {"method": "fedasync"}},
+        "corrections": {"asgd": "asgd", "fedasync": "fedasync"},
+        "every": 1,
+    }
+    found = endpoint_study(options, quick=True, seeds=[0], device="cpu", folder=tmp_path, tell=print)
+    assert set(found["numbers"]["asgd"]) == {"train-early", "train-late", "early", "late"}
+    alone = endpoint_study(
+        {**options, "sets": ["test"]}, quick=True, seeds=[0], device="cpu", folder=tmp_path, tell=print
+    )
+    assert alone["numbers"]["asgd"] == {c: found["numbers"]["asgd"][c] for c in ("early", "late")}
+
+
+def test_assumptions_4_and_7_by_hand() -> None:
+    made, look = _tiny(method={"name": "asynccurve", "correction": "asgd", "lr": 0.01}), Assumptions(points=3)
+    seen: list[tuple[Update, Tensor]] = []
+
+    def both(update: Update, now: ServerView) -> None:
+        look(update, now)
+        seen.append((update, now.weights.clone()))
+
+    run_observed(made, both)
+    n = made.layout.n_params
+    globals_ = [w[:n] for _, w in seen]
+    steps = [float(torch.linalg.vector_norm(b - a)) for a, b in pairwise(globals_)]
+    stale = [(v, u) for v, (u, _) in enumerate(seen) if u.staleness]
+    assert [row["staleness"] for row in look.rows] == [u.staleness for _, u in stale]
+    for row, (v, u) in zip(look.rows, stale, strict=True):
+        drift = float(torch.linalg.vector_norm(globals_[v] - globals_[v - u.staleness]))
+        assert row["s"] == pytest.approx(drift / max(steps[v - u.staleness : v]), rel=1e-5)
+        assert row["s"] <= u.staleness + 1e-5  # the triangle inequality
+    far = [[0.0, 0.0] for _ in range(3)]
+    for u, _ in seen:  # the displacement's endpoint: Θ + λ δ, and 2 λ (1 − λ) d beside it
+        delta, d = u.delta[:n], u.extras[CONTROL]
+        for sums, t in zip(far, (1 / 6, 1 / 2, 5 / 6), strict=True):
+            sums[0] += float(torch.linalg.vector_norm(t * delta + 2 * t * (1 - t) * d))
+            sums[1] += float(torch.linalg.vector_norm(t * delta))
+    assert look.divergence("gradient") == pytest.approx(max(a / b for a, b in far), rel=1e-4)
 
 
 def test_control_points_are_where_their_names_say() -> None:

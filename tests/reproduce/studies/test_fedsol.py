@@ -46,6 +46,23 @@ def test_the_toy_steps_by_the_papers_gradients() -> None:
         assert (u_next, v_next) == pytest.approx((u - 0.01 * g[0], v - 0.01 * g[1]), abs=1e-12)
 
 
+@pytest.mark.parametrize("rho", [0.05, 0.1, 0.4])
+def test_proposition_2_holds_up_to_a_term_in_rho_squared(rho: float) -> None:
+    """To first order FedSOL's step changes the local loss as FedAvg's does at w + (ρ/2) ĝ_p.
+
+    On a quadratic loss with the Hessian H the rest is ρ² ‖H ĝ_p‖² / 4 exactly.
+    """
+    optimum, curvature, lr = np.array([1.0, 2.0]), np.array([1.0, 0.1]), 0.01
+    fedsol = methods.build("fedsol", rho=rho, proximal="l2", adaptive=False, part="all").local
+    path = [np.array(p) for p in toy.path_of(fedsol, (1.0, 2.0), 0.1, steps=6, lr=lr)]
+    for w, after in pairwise(path[1:]):  # the first step has no perturbation
+        direction = (w - after) / lr
+        g, unit = curvature * (w - optimum), w / np.linalg.norm(w)  # l2: g_p points along w − w_g, w_g = 0
+        change = -(g @ direction)
+        fedavg = curvature * (w + rho / 2 * unit - optimum)
+        assert change - -(fedavg @ fedavg) == pytest.approx(rho**2 * np.sum((curvature * unit) ** 2) / 4, abs=1e-9)
+
+
 def test_the_toy_tells_how_far_the_closed_form_is(tmp_path: Path) -> None:
     asked = {"steps": 300, "lr": 0.3, "rho": [0.5], "mu": [1.0]}
     found = toy.run(asked, quick=False, seeds=[0], device="cpu", folder=tmp_path, tell=lambda _: None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -48,6 +50,21 @@ def test_a_text_file_is_a_task_by_its_name_with_and_without_its_ending(folder: P
         assert task.train is not None
         assert plain.train is not None
         assert all((a == b).all() for a, b in zip(task.train, plain.train, strict=True))
+
+
+@pytest.mark.parametrize("name", ["gait.npz", "gait.npz.gz", "gait.npz.xz"])
+def test_a_file_of_arrays_is_a_task_by_its_name_packed_or_not(folder: Path, name: str) -> None:
+    plain = io.BytesIO()
+    np.savez(plain, x=np.arange(80, dtype=np.float32).reshape(20, 4), y=np.arange(20) % 2)
+    pack = {"npz": bytes, "gz": gzip.compress, "xz": lzma.compress}[name.rpartition(".")[2]]
+    (folder / name).write_bytes(pack(plain.getvalue()))
+    for task in (tarry.tasks.build("gait"), tarry.tasks.build(name), tarry.tasks.build("npz", path=str(folder / name))):
+        assert repr(task) == "Task(gait: 16 train, 4 test, model mlp)"
+
+
+def test_a_parquet_file_of_a_text_set_of_the_catalog_is_found(folder: Path) -> None:
+    _parquet(folder / "sst2.parquet")
+    assert len(sets.fetch("sst2").train) == 20
 
 
 def test_a_packed_set_of_the_catalog_is_found(folder: Path) -> None:

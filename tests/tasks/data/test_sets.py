@@ -16,11 +16,10 @@ import pytest
 import torch
 
 import tarry
+from tarry.core import slow_read
 from tarry.core.errors import BadInput
 from tarry.tasks import tasks
 from tarry.tasks.data import DataSet, TextDataset, catalog, fetch, load
-from tarry.tasks.data import archives as places_module
-from tarry.tasks.data.archives import SlowReadNotice
 from tarry.tasks.data.sets import collect_notices
 from tarry.tasks.unlabeled import unlabeled_sets
 from tests.helpers.by_flags import build_by_flags
@@ -409,8 +408,8 @@ def test_a_long_read_tells_how_far_it_has_come_and_a_short_one_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(places_module.time, "monotonic", lambda: now)
-    told = SlowReadNotice("--task x: file")
+    monkeypatch.setattr(slow_read.time, "monotonic", lambda: now)
+    told = slow_read.SlowReadNotice("--task x: file")
     for done in range(60):
         now = 100.0 + done / 10
         told(done)

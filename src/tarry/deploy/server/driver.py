@@ -27,6 +27,7 @@ from ...engine.gate import Gate, GateVerdict
 from ...engine.model_monitor import ModelMonitor
 from ...record.digests import digest_of_vector
 from ...record.journal import Row
+from ...runs.tracking import Tracking
 from ..protocol import Protocol
 from ..wire import MessageGrid, RunEnded, Unreachable
 from .client_evaluations import ClientEvaluations
@@ -81,6 +82,7 @@ class Driver:
         measure: Callable[[Tensor], float] | None = None,
         known: dict[str, str] | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
+        tracking: Tracking | None = None,
         clock: Callable[[], float] = wall.time,
     ):
         self.grid, self.folder, self.config, self._budget, self._clock = grid, folder, config, budget, clock
@@ -93,6 +95,7 @@ class Driver:
             budget=budget,
             known=known,
             listeners=listeners,
+            tracking=tracking,
             began=clock(),
             client=config.client,
             keep_updates=config.keep_updates,

@@ -27,6 +27,7 @@ from ...engine.model_monitor import ModelMonitor
 from ...record.journal import Journal, Row
 from ...record.rows import Mark, Recorder
 from ...record.update_archive import UpdateArchive
+from ...runs.tracking import Tracking
 from ..protocol import ClientReply
 from .deadlines import Deadlines
 from .open_tickets import OpenTicket, OpenTickets, stored_digest, token_digest
@@ -56,6 +57,7 @@ class JournaledState:
         keep_updates: bool = False,
         gate: Gate | None = None,
         monitor: ModelMonitor | None = None,
+        tracking: Tracking | None = None,
     ):
         self.folder, self.journal = folder, Journal(folder)
         saved = self.journal.saved
@@ -65,7 +67,8 @@ class JournaledState:
         except BaseException:
             self.journal.close()
             raise
-        self._listeners: tuple[Callable[[Event], None], ...] = (self._recorder, *listeners)
+        self._tracking, own = tracking, () if tracking is None else (tracking,)
+        self._listeners: tuple[Callable[[Event], None], ...] = (self._recorder, *own, *listeners)
         self._events: list[Event] = []  # that listeners have not seen yet
         n = server.n_clients
         idle = IdleClients(n, concurrency * max_tickets, range(n))
@@ -94,6 +97,8 @@ class JournaledState:
         """Load the checkpoint and apply the rows after it; end what a kill has left halfway."""
         if saved is not None:
             self._load(saved)
+        if self._tracking is not None:
+            self._tracking.begin(self.engine, (saved or {}).get("tracking"), resumed=saved is not None)
         for row in self.journal.rows():
             self._apply(row, None)
             self._publish()
@@ -264,6 +269,7 @@ class JournaledState:
             "course": self._save_engine(),
             **{key: getattr(self, name).save() for key, name in _SAVED_PARTS.items()},
             **{key: getattr(self, name) for key, name in _SAVED.items()},
+            **({} if self._tracking is None else {"tracking": self._tracking.save()}),
         }
         with span("checkpoint"):
             self.journal.checkpoint(self._checkpoints, state, self._updates_since_checkpoint)
@@ -286,6 +292,8 @@ class JournaledState:
     def close(self) -> None:
         """Close the files and release the folder."""
         try:
+            if self._tracking is not None:
+                self._tracking.end(None)  # unless it has ended
             self._recorder.close()
         finally:
             self.journal.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from ...core.metric import Scores
 from ...record.result import Result, write_result
 from ...runs.build import BuiltRun
 from ...runs.result import make_result
@@ -13,8 +14,8 @@ from .driver import Driver
 __all__ = ["so_far", "write"]
 
 
-def so_far(driver: Driver, built: BuiltRun) -> Result:
-    """Return the result as it is now."""
+def so_far(driver: Driver, built: BuiltRun, *, test: Scores | None = None) -> Result:
+    """Return the result as it is now; `test`: the metrics on the test set, where the curve is on a validation set."""
     over = driver.ended not in ("", "stopped")
     return make_result(
         built,
@@ -23,6 +24,7 @@ def so_far(driver: Driver, built: BuiltRun) -> Result:
         warnings=[*built.notices, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
         clock="wall",
         executor_info="trained by clients over Flower",
+        test=test,
         out=driver.folder,
         finished=over,
     )
@@ -30,6 +32,6 @@ def so_far(driver: Driver, built: BuiltRun) -> Result:
 
 def write(driver: Driver, built: BuiltRun, folder: Path) -> Result:
     """Write result.json and the model; return the result."""
-    result = so_far(driver, built)
+    result = so_far(driver, built, test=built.test_scores(driver.engine.result_weights, lent=True))
     write_result(folder, result)
     return result

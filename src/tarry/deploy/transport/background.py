@@ -41,8 +41,8 @@ class TransportLimits:
     waiting_bytes: int = 256 << 20  # of requests and of replies in memory; at least one of each is allowed
     waiting_requests: int = 32
     replies_at_a_time: int = 4
-    senders: int = 4
-    fetchers: int = 4
+    senders: int = 12  # each waits for an answer of the link most of the time
+    fetchers: int = 8
     look_every: float = 0.1  # seconds between two looks for replies
     nodes_every: float = 1.0
     discard_after: float = 10.0  # seconds that the sender has to upload objects that are not fetched

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -174,9 +174,9 @@ class FlowerLink:
             raise ReplyLost("the message was gone")
         return bytes(answer.object_content) if answer.object_available else None
 
-    def decode(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
+    def decode(self, reply: Announcement, contents: dict[str, bytes]) -> ReplyMessage:
         try:
-            content = _content(reply, dict(contents))
+            content = _content(reply, contents)
             return ReplyMessage(reply.request, reply.node, fields_of(content), arrays_of(content))
         except Exception as e:  # whatever a node sends must not end a thread
             why = first_line(e) or type(e).__name__
@@ -248,7 +248,7 @@ def _announcement(message: Any, tree: ObjectTree) -> Announcement:
 
 
 def _content(reply: Announcement, contents: dict[str, bytes]) -> Any:
-    """Return the records of a reply."""
+    """Return the records of a reply; its objects are taken out of `contents` as they are decoded."""
     from flwr.app import RecordDict
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 

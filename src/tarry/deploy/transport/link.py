@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,8 +64,11 @@ class Link(Protocol):
     def fetch(self, id: str) -> bytes | None:
         """Return an object, or None if it has not arrived; raise ReplyLost if it never will."""
 
-    def decode(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
-        """Return a reply with its content, or with why it cannot be read. This does not use the network."""
+    def decode(self, reply: Announcement, contents: dict[str, bytes]) -> ReplyMessage:
+        """Return a reply with its content, or with why it cannot be read; take the objects out of `contents`.
+
+        This does not use the network.
+        """
 
     def discard(self, reply: Announcement) -> None:
         """Remove the objects of a reply from the link: it was fetched, or is not wanted."""

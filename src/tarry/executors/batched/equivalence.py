@@ -25,7 +25,7 @@ from torch import Tensor
 from ...core import rng
 from ...core.local_rule import LocalRule
 from ...core.rng import Stream
-from ...core.task import Examples
+from ...core.shards import Examples, client_sizes
 from ...core.tickets import LocalResult, VisitJob
 from ...training.determinism import generator_held
 from ...training.flat_model import FlatModel
@@ -145,7 +145,8 @@ def _shards(model: FlatModel, jobs: Sequence[VisitJob], work: LocalWork, *, ragg
     Where clients differ in size, the first one's are there once more with a batch less, and so make fewer steps.
     """
     clients = model.task.clients
-    smallest = min((j.client for j in jobs), key=lambda c: len(clients[c][0]))
+    sizes = client_sizes(clients)
+    smallest = min((j.client for j in jobs), key=lambda c: sizes[c])
     for client in dict.fromkeys((jobs[0].client, smallest)):
         x, y = clients[client]
         n = _cut(len(x), work.batch)

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor
 
 from ...core import rng
-from ...core.contracts import check_rule_output
+from ...core.contracts import check_rule_dtype, check_rule_output
 from ...core.local_rule import Context, LocalRule, VisitInput
 from ...core.optim import Optimizer
 from ...core.rng import Stream
-from ...core.task import Shards, Task
+from ...core.shards import MappedShards, Shards
+from ...core.task import Task
 from ...core.tickets import LocalResult, VisitJob
 from ...training.flat_model import FlatModel
 from ...training.visit import LocalWork
@@ -254,6 +255,8 @@ class BatchedTrainer:
             examples, self._work, passes=passes, width=width, like=starts, n_draws=self._n_draws, noise=noise,
             fill=fill, left=left, masked=self._masked,
         )  # fmt: skip
+        if isinstance(shards := self._model.task.clients, MappedShards):
+            plan = replace(plan, at=shards.order[plan.at])
         return Stack(plan, merge_specs([v.form for v in members]), constants, changes, width)
 
     def _to_inner(self, stack: Tensor) -> Tensor:
@@ -282,6 +285,8 @@ class BatchedTrainer:
             yield from lane.run(stack)
             done |= self._results(members, stack)
             del stack  # before the next one is made
+            if isinstance(shards := self._model.task.clients, MappedShards):
+                shards.source.release()
 
     def _results(self, members: Sequence[PreparedJob], stack: Stack) -> dict[int, LocalResult]:
         if self._functional.norms.pairs and stack.schedule.single:
@@ -300,6 +305,7 @@ class BatchedTrainer:
         for c, v in enumerate(members):
             own = stack.state.fill([t[c] for t in state], instead={Optimizer: v.optimizer})
             out = check_rule_output(self._rule, "finish", self._rule.finish(ends[c], v.context, own))
+            check_rule_dtype(self._rule, ends[c], out.delta, v.brief.weights)
             delta = ends[c] - v.brief.weights if out.delta is None else _copy_row(out.delta)
             found.append((delta, out))
         sums = torch.stack([delta.sum() for delta, _ in found]).tolist() if found else []
@@ -314,7 +320,13 @@ class BatchedTrainer:
 def why_not_stackable(model: FlatModel, work: LocalWork) -> str | None:
     """Return why stacking is impossible, as far as this shows without a trial; None where it does not."""
     given = model.task.clients
-    shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
+    if isinstance(given, MappedShards) and given.is_cast:
+        return "the examples are in files, and would all have to be in memory with another type or on another device"
+    shapes = (
+        set()
+        if isinstance(given, Shards | MappedShards)
+        else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
+    )
     if len(shapes) > 1:
         return "clients' examples have different shapes"
     if work.optimizer_at is not None and work.optimizer.at is None:
@@ -327,6 +339,8 @@ def _all_examples(task: Task) -> tuple[Tensor, Tensor, list[int]]:
     clients = task.clients
     if isinstance(clients, Shards):
         return clients.x, clients.y, clients.ends
+    if isinstance(clients, MappedShards):
+        return *clients.source, clients.ends
     ends = [0]
     for x, _ in clients:
         ends.append(ends[-1] + len(x))

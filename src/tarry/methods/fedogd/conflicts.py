@@ -11,7 +11,7 @@ from torch import Tensor
 from ...core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
 from ...core.task import Examples
 
-__all__ = ["CountConflicts"]
+__all__ = ["CountConflicts", "GradientRecorder"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CountConflicts(LocalRule):
         if not self.diagnose:
             w, own, loss = self.rule.step(w, batch, context, own, model)
             return w, (own, conflicts), loss
-        recorder = _ConflictRecorder(model)
+        recorder = GradientRecorder(model)
         w, own, loss = self.rule.step(w, batch, context, own, cast(ClientModel, recorder))
         return w, (own, conflicts + (torch.dot(recorder.g, context["b"]) < 0)), loss
 
@@ -52,7 +52,7 @@ class CountConflicts(LocalRule):
         return out._replace(notes={"conflict": conflicts / context["n_steps"]}) if self.diagnose else out
 
 
-class _ConflictRecorder:
+class GradientRecorder:
     """The functions of a client, and the gradient that they returned last."""
 
     def __init__(self, model: ClientModel):

@@ -113,7 +113,7 @@ class PrivateServer(GroupServer):
         members = list(state.group.values())
         sizes = {i: members.count(i) for i in (STRAGGLER, ACTIVE) if i in members}
         b = {i: (state.sums[i] / size).to(view.weights.dtype) for i, size in sizes.items()}  # Eq. 3
-        return self.move(b, sizes, view), replace(state, bases=self.uphill(b, view))
+        return self.move(b, sizes, view), replace(state, bases=self.uphill(b, state.bases, view))
 
     def payload(self, client: int, state: GroupSums) -> dict[str, Tensor]:
         group = state.pace.get(client, ACTIVE)

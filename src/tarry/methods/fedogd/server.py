@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -29,6 +29,7 @@ class GroupServer(EpochServer):
     steps_at_rate: ClassVar[bool] = True
     weighting: GroupWeighting
     sends: bool  # whether bases are sent
+    stored: int = field(default=0, kw_only=True)  # past means of a group that are sent with its base; 0: the base alone
 
     @property
     def offers(self) -> bool:
@@ -45,9 +46,21 @@ class GroupServer(EpochServer):
             move[n:].add_(mean[n:], alpha=1 / len(means) if by_group else sizes[i] / seen)
         return at_rate(move, view)
 
-    def uphill(self, means: Mapping[int, Tensor], view: ServerView) -> dict[int, Tensor]:
-        """Return −b_i, the bases as they are sent: one tensor for all clients of a group."""
-        return {i: -view.layout.params(mean) for i, mean in means.items()} if self.sends else {}
+    def uphill(self, means: Mapping[int, Tensor], before: Mapping[int, Tensor], view: ServerView) -> dict[int, Tensor]:
+        """Return −b_i, the bases as they are sent: one tensor for all clients of a group; with past ones, as rows."""
+        if not self.sends:
+            return {}
+        bases = {i: -view.layout.params(mean) for i, mean in means.items()}
+        if not self.stored:
+            return bases
+        return {**before, **{i: self._with_past(base, before.get(i)) for i, base in bases.items()}}
+
+    def _with_past(self, base: Tensor, before: Tensor | None) -> Tensor:
+        rows = base.new_zeros(self.stored, len(base))
+        rows[0] = base
+        if before is not None:
+            rows[1:] = before[:-1]
+        return rows
 
     def base_for(self, group: int, bases: Mapping[int, Tensor]) -> dict[str, Tensor]:
         """Return the payload of a client of this group: the other group's base, where that has a member."""
@@ -62,7 +75,7 @@ class Caches(StateRecord):
     M: ClientTable  # the latest Δw_k of every client, per rate
     pace: ClientScalars  # ACTIVE or STRAGGLER, by the latest upload (of this epoch, where groups are counted "now")
     group: ClientScalars  # as counted in the latest step
-    bases: dict[int, Tensor]  # −b_i by group
+    bases: dict[int, Tensor]  # −b_i by group, with `stored` the last ones as rows
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ class CachedServer(GroupServer):
         if not self.cache:
             for k in list(M):
                 M.pop(k)
-        return move, replace(state, pace=pace, group=group, bases=self.uphill(b, view))
+        return move, replace(state, pace=pace, group=group, bases=self.uphill(b, state.bases, view))
 
     def payload(self, client: int, state: Caches) -> dict[str, Tensor]:
         group = state.group if self.groups == "now" else state.pace

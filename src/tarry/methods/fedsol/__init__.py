@@ -42,6 +42,7 @@ from torch import Tensor
 
 from ...core.local_rule import ClientModel, Context, LocalRule
 from ...core.method import Method
+from ...core.search_space import Range
 from ...core.task import Examples
 from ...parts.aggregate import Weighting
 from ...parts.checks import above, at_least, check
@@ -102,6 +103,7 @@ UNPERTURBED: dict[Strategy, Strategy] = {"A1": "A0", "A2": "A5", "A3": "A5", "A4
     "fedsol",
     paper="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning",
     use="Rounds, or any server, over clients whose data differ much: less forgetting for little more local work.",
+    space={"rho": Range(0.5, 3.0)},
 )
 def fedsol(
     *,

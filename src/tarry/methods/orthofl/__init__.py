@@ -11,6 +11,10 @@ parameter tensor. A layer that the client did not move is not projected. At its 
 whose visit was lost gets the same start again. BatchNorm statistics have no direction: they mix into W like weights,
 and the client keeps its own.
 
+App. B also names a variant in which clients store W(τ+) and send it back, so that the server needs no copy. It is not
+offered: it changes no number, doubles the traffic both ways, and the server here keeps the weights of its tickets
+anyway. Clients that store W(τ+) and use it themselves are `placement=client`.
+
 Eq. 3 is `mix` of parts.step, Eq. 4 to 7 are `calibrate` of parts.project. Algorithm 2, the ablations and the authors'
 released code are in the file `variants`.
 """
@@ -24,13 +28,14 @@ from torch import Tensor
 from ...core.errors import BadInput
 from ...core.method import Method, ServerView, StepAndReply
 from ...core.parts import Reply
+from ...core.search_space import Range
 from ...core.tickets import NextStart, Update
 from ...parts.project import Projection, calibrate, calibrate_and_mix
 from ...parts.staleness import Decay, polynomial
 from ...parts.step import mix
 from ...vector.blocks import large
 from ..registry import methods
-from .variants import Ablation, Placement, Variant
+from .variants import Ablation, Capable, Placement, Variant
 
 __all__ = ["orthofl"]
 
@@ -57,6 +62,7 @@ def algorithm_1(beta: float, s: Decay, by: Projection) -> StepAndReply:
     "orthofl",
     paper="Orthogonal Calibration for Asynchronous Federated Learning",
     use="Clients whose data differ and whose speeds differ a hundredfold: the slow ones keep what they learned.",
+    space={"beta": Range(0.2, 0.8), "a": Range(0.3, 0.7)},
 )
 def orthofl(
     *,
@@ -66,7 +72,8 @@ def orthofl(
         Projection, "Eq. 6 by layer, over the whole vector, or not at all (shift added whole)"
     ] = "layer",
     placement: Annotated[Placement, "who calibrates: Algorithm 1, Algorithm 2, or some each; same numbers"] = "server",
-    share: Annotated[float, "hybrid: the share of clients that calibrate themselves (the first ones)"] = 0.5,
+    share: Annotated[float, "hybrid: the share of clients that calibrate themselves"] = 0.5,
+    capable: Annotated[Capable, "hybrid: these are the first by number, or the first to send an update"] = "index",
     ablation: Annotated[
         Ablation, "Fig. 3: w/o calibration is FedAsync; w/o moving average; pairwise projection"
     ] = "none",
@@ -87,7 +94,7 @@ def orthofl(
     if ablation != "none":
         return variant.ablation(ablation)
     if placement != "server":
-        return variant.on_clients(1.0 if placement == "client" else share)
+        return variant.on_clients(1.0 if placement == "client" else share, capable)
     both = algorithm_1(beta, s, projection)
     return Method("orthofl", staleness=variant.staleness, step=both.step, reply=both.reply, step_and_reply=both)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ...core.client_table import ClientScalars
 from ...core.layout import Kind
 from ...core.local_rule import Context, LocalRule, VisitInput, VisitOutput
 from ...core.method import Method, ServerView
@@ -17,9 +18,11 @@ from ...parts.project import Projection, calibrate, orthogonal_component, orthog
 from ...parts.staleness import Decay
 from ...parts.step import mix
 
-__all__ = ["Ablation", "Placement", "Variant"]
+__all__ = ["Ablation", "Capable", "Placement", "Variant"]
 
 Placement = Literal["server", "client", "hybrid"]
+Capable = Literal["index", "speed"]
+Known = ClientScalars | None  # whether a client calibrates itself, where that goes by speed
 Ablation = Literal["none", "no-calibration", "no-average", "pairwise"]
 BETA = frozenset({"beta"})  # the payload β_t, for clients that calibrate themselves
 
@@ -33,14 +36,14 @@ class Variant:
     by: Projection
     staleness = "s = τ + 1, τ = server steps since the client's last arrival (each is a step); mixing weight β s^(−a)"
 
-    def on_clients(self, share: float) -> Method:
-        """Algorithm 2 for the first clients, a share of all; Algorithm 1 for the rest."""
+    def on_clients(self, share: float, capable: Capable) -> Method:
+        """Algorithm 2 for a share of all clients, the first or the fastest; Algorithm 1 for the rest."""
         return Method(
             "orthofl",
             staleness=self.staleness,
             local=SelfCalibrating(self.by),
             step=mix(self.beta, self.s),
-            reply=mixed_placement(share, self.by, self.beta, self.s),
+            reply=mixed_placement(share, capable, self),
         )
 
     def ablation(self, name: Ablation) -> Method:
@@ -58,22 +61,36 @@ class Variant:
         return Method("orthofl-reference", staleness=self.staleness, step=step, reply=reply)
 
 
-def mixed_placement(share: float, by: Projection, beta: float, s: Decay) -> Reply:
-    """Algorithm 2 for the first clients, a share of all: they are sent W(t) and β_t. Algorithm 1 for the rest."""
+def mixed_placement(share: float, capable: Capable, how: Variant) -> Reply:
+    """Algorithm 2 for a share of all clients: they are sent W(t) and β_t. Algorithm 1 for the rest.
 
-    def apply(update: Update, state: None, view: ServerView) -> tuple[NextStart, None]:
-        if update.ticket.client >= share * view.n_clients:
-            return NextStart(calibrate(update, view.weights, layout=view.layout, by=by)), state
-        beta_t = torch.tensor(beta * s(update.staleness), dtype=torch.float64)
-        return NextStart(view.weights, {"beta": beta_t}), state
+    With "speed" these are the clients whose first updates arrive first. Who calibrates is decided at a client's first
+    arrival, for good: it needs the global weights of its last start, which it has then.
+    """
+
+    def is_capable(client: int, known: Known, n: int) -> bool:
+        if known is None:
+            return client < share * n
+        if client not in known:
+            known[client] = len(known) < share * n
+        return bool(known[client])
+
+    def apply(update: Update, known: Known, view: ServerView) -> tuple[NextStart, Known]:
+        if not is_capable(update.ticket.client, known, view.n_clients):
+            return NextStart(calibrate(update, view.weights, layout=view.layout, by=how.by)), known
+        beta_t = torch.tensor(how.beta * how.s(update.staleness), dtype=torch.float64)
+        return NextStart(view.weights, {"beta": beta_t}), known
 
     def incompatibility(method: Method) -> str | None:
         at_once = method.aggregate is EACH_ARRIVAL and method.correct is KEEP
-        if at_once and method.step.formula == MixStep(beta, s):
+        if at_once and method.step.formula == MixStep(how.beta, how.s):
             return None
         return "orthofl's clients work W(t+) out by Eq. 3, which is not how W moves here"
 
-    return Reply(apply, payload_keys=BETA, must_be_used=BETA, incompatibility=incompatibility)
+    def init(_: Tensor) -> ClientScalars | None:
+        return ClientScalars() if capable == "speed" else None
+
+    return Reply(apply, init, payload_keys=BETA, must_be_used=BETA, incompatibility=incompatibility)
 
 
 @dataclass(frozen=True)

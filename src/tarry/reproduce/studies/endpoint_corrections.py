@@ -5,6 +5,9 @@
     what is shown          losses smoothed over rounds (σ = 100, cut off at 2σ), then (x − best)/(worst − best) of the
                            corrections at every round, then the mean over the recorded algorithms
 
+`sets` names the examples of the losses: test; train, those of all clients; validation, a part of each client's examples
+that is held out of training for all sets alike. The columns of a set other than test begin with its name.
+
 A correction's memory (DC-ASGD's mean square) runs over all updates of the recorded run. `share` = η looks at the server
 step Θ^τ + η δ̂ in the endpoint's place. The paper names 8 clients with examples in proportion to their number, LeNet-5,
 FEMNIST, and Adam's rates (Fig. 3); visits as long as there are examples, the batch and the number of rounds are ours.
@@ -13,6 +16,7 @@ FEMNIST, and Adam's rates (Fig. 3); visits as long as there are examples, the ba
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +25,18 @@ import torch
 from torch import Tensor
 
 from ...config.components import Choice
+from ...core.errors import BadInput
 from ...core.method import Method, ServerView
+from ...core.task import Examples
 from ...core.tickets import Update
 from ...methods import methods
 from ...runs.build import BuiltRun
+from .client_curves import held_out
 from .series import Series, line, mean_of, relative, short, smooth, thirds
 from .study import Study, Tell, begin
 from .watch import loss_on, model_of, run_observed, some_of
 
-__all__ = ["PAPER", "QUICK", "Sweep", "run", "summary"]
+__all__ = ["PAPER", "QUICK", "Sweep", "run", "sets_of", "summary"]
 
 PAPER: dict[str, Any] = {
     "settings": {
@@ -59,9 +66,12 @@ PAPER: dict[str, Any] = {
     "share": 1.0,
     "every": 1,
     "examples": None,
+    "sets": ["test"],
+    "held_out": 0.1,
     "sigma": 100.0,
     "truncate": 2.0,
 }
+_SETS = ("train", "validation", "test")
 QUICK: dict[str, Any] = {
     "settings": {"task": {"name": "mnist", "model": "lenet5", "limit": 1200}, "updates": 120, "epochs": 1},
     "stand_ins": [{"name": "digits", "model": "mlp"}],
@@ -72,16 +82,23 @@ QUICK: dict[str, Any] = {
 
 
 class Sweep:
-    """Every correction's endpoint of every update: rows of [round, loss, loss, ...]."""
+    """Every correction's endpoint of every update: rows of [round, loss, loss, ...], of one set after the other."""
 
     def __init__(
-        self, made: BuiltRun, corrections: Mapping[str, Method], *, share: float, every: int, most: int | None
+        self,
+        made: BuiltRun,
+        corrections: Mapping[str, Method],
+        sets: Sequence[Examples],
+        *,
+        share: float,
+        every: int,
+        most: int | None,
     ):
-        assert made.task.test is not None
         self._parts = [m.correct if m.as_correction is None else m.as_correction for m in corrections.values()]
         self._states: list[Any] | None = None
         self._share, self._every = share, every
-        self._loss = loss_on(model_of(made), some_of(made.task.test, most))
+        bound = model_of(made)
+        self._losses = [loss_on(bound, some_of(examples, most)) for examples in sets]
         self.rows: list[list[float]] = []
 
     def endpoints(self, update: Update, view: ServerView) -> list[Tensor]:
@@ -94,7 +111,24 @@ class Sweep:
     def __call__(self, update: Update, view: ServerView) -> None:
         ends = self.endpoints(update, view)
         if view.version % self._every == 0:
-            self.rows.append([view.version, *(self._loss(end) for end in ends)])
+            self.rows.append([view.version, *(loss(end) for loss in self._losses for end in ends)])
+
+
+def sets_of(made: BuiltRun, names: Sequence[str], share: float, seed: int) -> tuple[BuiltRun, list[Examples]]:
+    """Return the examples of each set, and the run; with a validation set, that is held out of its clients' data."""
+    if unknown := [name for name in names if name not in _SETS]:
+        raise BadInput(f"[study_options] sets: {unknown[0]!r} is not one of {', '.join(_SETS)}")
+    assert made.task.test is not None
+    known = {"test": made.task.test}
+    if "validation" in names:
+        task, parts = held_out(made.task, share, seed)
+        made, known["validation"] = replace(made, task=task), _joined(parts)
+    known["train"] = _joined(made.task.clients)
+    return made, [known[name] for name in names]
+
+
+def _joined(parts: Sequence[Examples]) -> Examples:
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def run(
@@ -103,26 +137,50 @@ def run(
     """Rows: corrections. Columns: early, late (the first and the last third). Measures: relative, test_loss."""
     study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
     o, names = study.options, list(study.choices("corrections"))
-    tables = {}
-    for seed in seeds:
-        for label, changes in study.choices("algorithms").items():
-            rows = _piece(study, seed, label, changes)
-            tables[seed, label] = {name: np.array([r[1 + i] for r in rows]) for i, name in enumerate(names)}
-    rounds = [r[0] for r in rows]
-    return summary(study, tables, rounds, sigma=o["sigma"] / o["every"], truncate=o["truncate"])
+    pieces = {
+        (seed, label): _piece(study, seed, label, changes)
+        for seed in seeds
+        for label, changes in study.choices("algorithms").items()
+    }
+    rounds = [row[0] for row in next(reversed(pieces.values()))]
+    found: dict[str, Any] = {}
+    for number, which in enumerate(o["sets"]):
+        first = 1 + number * len(names)
+        tables = {
+            key: {name: np.array([r[first + i] for r in rows]) for i, name in enumerate(names)}
+            for key, rows in pieces.items()
+        }
+        one = summary(study, tables, rounds, sigma=o["sigma"] / o["every"], truncate=o["truncate"])
+        found = one if which == "test" and not found else _with_set(found, one, which)
+    return found
+
+
+def _with_set(found: dict[str, Any], one: dict[str, Any], which: str) -> dict[str, Any]:
+    """Return the findings with those of another set, whose columns and panels have its name."""
+    own = one["numbers"] if which == "test" else _prefixed(one["numbers"], which)
+    before = found.get("numbers", {})
+    numbers = {row: {**before.get(row, {}), **cells} for row, cells in own.items()}
+    curves = {f"{panel}, {which}": lines for panel, lines in one["curves"].items()}
+    axes = {**one["axes"], "y": "loss (relative: 0 the lowest, 1 the highest at that round)"}
+    return {**one, "numbers": numbers, "curves": {**found.get("curves", {}), **curves}, "axes": axes}
+
+
+def _prefixed(numbers: Mapping[str, Any], which: str) -> dict[str, Any]:
+    return {row: {f"{which}-{column}": seeds for column, seeds in cells.items()} for row, cells in numbers.items()}
 
 
 def _piece(study: Study, seed: int, label: str, changes: Mapping[str, Any]) -> list[list[float]]:
     o, chosen = study.options, {n: Choice.of(c) for n, c in study.choices("corrections").items()}
 
     def make() -> list[list[float]]:
-        made = study.plan(seed, changes)
+        made, sets = sets_of(study.plan(seed, changes), o["sets"], o["held_out"], seed)
         parts = {name: methods.build(c.name, **c.params) for name, c in chosen.items()}
-        sweep = Sweep(made, parts, share=o["share"], every=o["every"], most=o["examples"])
+        sweep = Sweep(made, parts, sets, share=o["share"], every=o["every"], most=o["examples"])
         run_observed(made, sweep, tell=study.tell, what=f"{label}, seed {seed}")
         return sweep.rows
 
     inputs = [study.settings(changes), seed, study.choices("corrections"), o["share"], o["every"], o["examples"]]
+    inputs += [] if o["sets"] == ["test"] else [o["sets"], o["held_out"]]
     rows: list[list[float]] = study.piece(f"{label}-{seed}", inputs, make)
     return rows
 

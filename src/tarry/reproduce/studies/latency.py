@@ -34,7 +34,7 @@ from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds
 
-__all__ = ["PAPER", "QUICK", "run"]
+__all__ = ["PAPER", "QUICK", "bench", "run", "visit_of"]
 
 PAPER: dict[str, Any] = {
     "model": {"name": "resnet18"},
@@ -85,19 +85,22 @@ def _summary(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _measure(o: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
-    bound, work, sent = _bench(o, seed, device)
+    bound, work, sent = bench(o, seed, device)
     chosen = {name: Choice.of(c) for name, c in o["methods"].items() if c != "none"}
     rules = {name: methods.build(c.name, **c.params).local for name, c in chosen.items()}
-    took = seconds({name: _visit(rule, bound, work, sent, seed) for name, rule in rules.items()}, o["repeats"], device)
+    took = seconds(
+        {name: visit_of(rule, bound, work, sent, seed) for name, rule in rules.items()}, o["repeats"], device
+    )
     return {name: value / o["steps"] for name, value in took.items()}
 
 
-def _visit(rule: LocalRule, bound: FlatModel, work: LocalWork, sent: Tensor, seed: int) -> Callable[[], object]:
+def visit_of(rule: LocalRule, bound: FlatModel, work: LocalWork, sent: Tensor, seed: int) -> Callable[[], object]:
+    """Return a function that trains one visit."""
     return lambda: train(VisitJob(0, 0, 0, sent), bound, rule=rule, work=work, seed=seed)
 
 
-def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[FlatModel, LocalWork, Tensor]:
-    """A model on one client's noise, as many batches as there are steps."""
+def bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[FlatModel, LocalWork, Tensor]:
+    """Return a model on one client's noise, as many batches as there are steps."""
     model = Choice.of(o["model"])
     build = model_for(model.name, o["shape"], o["classes"], **model.params)
     noise, n = rng.generator(rng.key(seed, Stream.DATA, 3)), o["batch"] * o["steps"]

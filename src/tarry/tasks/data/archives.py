@@ -15,9 +15,7 @@ all, is rejected.
 
 from __future__ import annotations
 
-import sys
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,10 +25,9 @@ from typing import IO, Self
 from ...core.errors import BadInput
 from .npz import UNREADABLE
 
-__all__ = ["SlowReadNotice", "named_files", "parent_folder", "read_files", "zip_files"]
+__all__ = ["named_files", "parent_folder", "read_files", "zip_files"]
 
 MOST_ARCHIVE = 16 << 30
-_QUIET = 2.0  # seconds of reading before the first notice
 
 File = tuple[str, bytes]  # name with / between folders, content
 SetFolder = Callable[[str], str]  # a file's name → the folder of the set it belongs to
@@ -179,16 +176,3 @@ def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: 
 def _check_size(size: int, most: int, what: str, flag: str) -> None:
     if size > most:
         raise BadInput(f"{flag}: {what} claims {size:,} bytes; at most {most:,} are read")
-
-
-class SlowReadNotice:
-    """Progress of a long read on standard error: nothing for two seconds, then a line every five seconds."""
-
-    def __init__(self, what: str):
-        self._what, self._begun, self._next = what, time.monotonic(), _QUIET
-
-    def __call__(self, done: int) -> None:
-        passed = time.monotonic() - self._begun
-        if passed > self._next:
-            self._next = passed + 5
-            sys.stderr.write(f"{self._what}: {done:,} read, {passed:.0f} s\n")

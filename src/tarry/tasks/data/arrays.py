@@ -47,9 +47,9 @@ class ArrayDataset:
     groups: Labels | None = None
 
 
-def hold_out(labels: Labels, n: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of `n` test examples, stratified by class; the same for every seed of a run."""
-    order = permutation(key(0, Stream.DATA), len(labels))
+def hold_out(labels: Labels, n: int, drawn_by: int | None = None) -> npt.NDArray[np.bool_]:
+    """Return a mask of `n` examples, stratified by class; the same for every seed of a run unless a key is given."""
+    order = permutation(key(0, Stream.DATA) if drawn_by is None else drawn_by, len(labels))
     classes, counts = np.unique(labels, return_counts=True)
     marked = np.zeros(len(labels), bool)
     for c, take in zip(classes, apportion(counts, n), strict=True):

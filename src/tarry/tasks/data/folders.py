@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice, read_files
+from ...core.slow_read import SlowReadNotice
+from .archives import read_files
 from .arrays import AnyArray, ArrayDataset, check_split
 from .npz import UNREADABLE
 from .sets import add_notice

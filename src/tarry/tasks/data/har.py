@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice, parent_folder, read_files, zip_files
+from ...core.slow_read import SlowReadNotice
+from .archives import parent_folder, read_files, zip_files
 from .arrays import AnyArray, ArrayDataset, check_split, whole_numbers
 from .npz import read_npz
 

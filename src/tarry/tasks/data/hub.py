@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice
+from ...core.slow_read import SlowReadNotice
 from .arrays import AnyArray, ArrayDataset, Labels, check_labels, check_split, hold_out
 from .sets import HubSource
 
@@ -18,7 +18,7 @@ __all__ = ["download", "image_source"]
 def download(name: str, config: str | None, flag: str) -> Any:
     """Return all parts of a set of the hub by name, as `datasets.load_dataset` does. No code of the set is executed."""
     try:
-        from datasets import load_dataset  # type: ignore[import-not-found,unused-ignore]
+        from datasets import load_dataset
     except ImportError:
         raise BadInput(f'{flag}: fetching it needs the package datasets: pip install "tarry[hub]"') from None
     try:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice, read_files
+from ...core.slow_read import SlowReadNotice
+from .archives import read_files
 from .arrays import AnyArray, ArrayDataset, Labels, check_labels, check_split, hold_out
 
 __all__ = ["read_femnist"]

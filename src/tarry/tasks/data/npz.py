@@ -11,6 +11,7 @@ Nothing is unpickled. Claimed sizes are checked against the archive before memor
 
 from __future__ import annotations
 
+import io
 import lzma
 import tokenize
 import zipfile
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ...core.errors import BadInput
-from ...core.storage import open_input
+from ...core.storage import PACKED, open_input, read_input
 from .arrays import (
     AnyArray,
     ArrayDataset,
@@ -85,7 +86,7 @@ def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
     try:
-        with open_input(path, flag) as file:  # numpy leaves a torn archive open when it opens the file itself
+        with _open(path, flag) as file:  # numpy leaves a torn archive open when it opens the file itself
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 raise BadInput(f"{flag}: holds a single array; expected an .npz archive of named ones")
             with zipfile.ZipFile(file) as z:
@@ -95,6 +96,13 @@ def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
         raise  # a ValueError, too
     except (*UNREADABLE, *_ODD_HEADER) as e:
         raise BadInput(f"{flag}: is not a plain .npz archive of numbers ({type(e).__name__}: {e})") from e
+
+
+def _open(path: Path, flag: str) -> IO[bytes]:
+    """Return the file, unpacked to memory if its name ends in .gz or .xz."""
+    if path.name.endswith(PACKED):
+        return io.BytesIO(read_input(path, flag, _MOST_BYTES))
+    return open_input(path, flag)
 
 
 def array_of(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:

@@ -60,18 +60,19 @@ __all__ = [
     "without_suffix",
 ]
 
-LOOSE_SUFFIXES = (".npz", ".jsonl", ".parquet", *(f".jsonl{packed}" for packed in PACKED))
+LOOSE_SUFFIXES = (".npz", ".jsonl", ".parquet", *(kind + packed for kind in (".npz", ".jsonl") for packed in PACKED))
 _MAX_NAMES = 12  # file names listed in a message
 
 FormatReader = Callable[[Path, str], Any]  # (path, flag) → contents of the set; every error message begins with `flag`
 
 
 def _spellings(at: str) -> tuple[str, ...]:
-    """A .tar.gz may also be called .tgz, or lie there unpacked to a .tar; a .jsonl or .json may be packed."""
+    """A .tar.gz may also be called .tgz, or lie there unpacked to a .tar; single files may be packed, texts Parquet."""
     base = at.removesuffix(".tar.gz")
     if base != at:
         return at, f"{base}.tgz", f"{base}.tar"
-    return (at, *(at + packed for packed in PACKED)) if at.endswith((".jsonl", ".json")) else (at,)
+    packed = tuple(at + ending for ending in PACKED) if at.endswith((".jsonl", ".json", ".npz")) else ()
+    return (at, *packed, *([f"{at.removesuffix('.jsonl')}.parquet"] if at.endswith(".jsonl") else []))
 
 
 @dataclass(frozen=True)

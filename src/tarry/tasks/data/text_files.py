@@ -21,8 +21,9 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import BadInput, first_line
-from ...core.storage import open_input, read_input
+from ...core.errors import BadInput
+from ...core.parquet import parquet_rows
+from ...core.storage import read_input
 from .archives import parent_folder, read_files
 from .newsgroup_posts import strip_headers
 from .texts import Text, TextDataset, TextExample, gather_texts
@@ -43,7 +44,6 @@ __all__ += [
 RawRow = dict[str, Any]
 TextReader = Callable[[Path, str], TextDataset]
 _MOST = 1 << 30  # bytes a file
-_BATCH = 1000  # rows of a Parquet file that are read at once
 _CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
 
 
@@ -137,22 +137,10 @@ def question_jsonl(path: Path, flag: str) -> TextDataset:
 
 
 def _rows(path: Path, flag: str) -> Iterator[tuple[int, RawRow]]:
-    """Yield the rows of a file of JSON lines, or of a Parquet file, with their numbers from 1."""
-    if path.suffix != ".parquet":
-        yield from _json_rows(_read_text(path, flag), flag)
-        return
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise BadInput(f'{flag}: reading it needs the package pyarrow: pip install "tarry[parquet]"') from None
-    try:
-        with open_input(path, flag, _MOST) as file:
-            batches = parquet.ParquetFile(file).iter_batches(_BATCH)
-            yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-    except (ArrowException, OSError, ValueError) as e:
-        if isinstance(e, BadInput):
-            raise
-        raise BadInput(f"{flag}: is no Parquet file that can be read ({first_line(e)})") from e
+    """Return the rows of a file of JSON lines, or of a Parquet file, with their numbers from 1."""
+    if path.suffix == ".parquet":
+        return enumerate(parquet_rows(path, flag, _MOST), 1)
+    return _json_rows(_read_text(path, flag), flag)
 
 
 def _json_rows(text: str, flag: str) -> Iterator[tuple[int, RawRow]]:
