@@ -53,7 +53,7 @@ def test_a_parameter_belongs_to_the_name_before_it() -> None:
         ("f1:average=best", "--metric.average best: wants macro | micro | weighted, got 'best'"),
         (
             "torchmetrics:F1Scor",
-            "--metric torchmetrics:F1Scor: torchmetrics has no such metric. Did you mean 'F1Score'?",
+            "--metric torchmetrics:F1Scor: torchmetrics has no metric of this name. Did you mean 'F1Score'?",
         ),
         ("torchmetrics:F1Score:task=many", "torchmetrics does not accept this"),
         ("torchmetrics:MeanMetric", "torchmetrics does not say whether higher is better"),

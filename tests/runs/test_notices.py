@@ -11,6 +11,7 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tarry.metrics.classification import Accuracy
 from tests.helpers.models import random_clients
 
 SHORT = {"time": 100.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
@@ -79,10 +80,10 @@ def test_settings_of_an_optimizer_that_clients_do_not_use_are_told() -> None:
 
 def test_outputs_that_are_no_numbers_are_never_right_and_targets_that_are_no_classes_are_refused() -> None:
     outputs = torch.tensor([[float("nan"), 0.0], [2.0, 1.0], [float("-inf"), 1.0]])
-    assert tarry.core.task.accuracy(outputs, torch.tensor([0, 0, 1])).item() == 2
-    for targets in (torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3)):
-        with pytest.raises(BadInput, match="give the task a score of its own"):
-            tarry.core.task.accuracy(outputs, targets)
+    assert Accuracy.per_example(outputs, torch.tensor([0, 0, 1])).sum() == 2
+    for targets in (torch.full((3, 2), 0.5), torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3)):
+        with pytest.raises(BadInput, match="--metric accuracy: it is for"):
+            Accuracy().update(outputs, targets)
 
 
 def two_clients(scale: float = 1.0, **given: Any) -> tarry.Task:
@@ -143,18 +144,15 @@ def test_a_run_whose_updates_are_none_any_more_ends_with_what_it_had_and_says_so
 
 
 def test_a_target_that_the_first_weights_reach_is_told() -> None:
-    task = two_clients(test=(torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64)), score=lambda out, y: len(y))
+    test = (torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64))
+    task = two_clients(test=test, metrics=[tarry.Metric("one", lambda *_: 1.0, unit="%")])
     (said,) = tarry.run("asgd", task, delay=[1.0, 1.0], time=3.0, target=0.5).warnings
     assert "the first weights reach --target 0.5" in said
 
 
-@pytest.mark.parametrize(
-    ("given", "missing"),
-    [({}, "test set"), ({"test": (torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)), "score": None}, "score")],
-)
-def test_a_target_where_nothing_is_scored_is_refused(given: Any, missing: str) -> None:
-    with pytest.raises(BadInput, match=f"target=0.5: task 'two' has no {missing}; leave out target"):
-        tarry.run("asgd", two_clients(**given), delay=[1.0, 1.0], time=3.0, target=0.5)
+def test_a_target_where_nothing_is_scored_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"target=0.5: task 'two' has no test set; leave out target"):
+        tarry.run("asgd", two_clients(), delay=[1.0, 1.0], time=3.0, target=0.5)
 
 
 def test_a_global_that_has_left_all_bounds_is_told() -> None:

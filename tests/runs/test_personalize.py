@@ -164,11 +164,11 @@ def test_without_classes_everybody_is_scored_on_the_whole_test_set() -> None:
     data = [(torch.randn(6, 4, generator=g), torch.randn(6, 1, generator=g)) for _ in range(3)]
 
     def near(outputs: Tensor, targets: Tensor) -> Tensor:
-        return ((outputs - targets).abs() < 0.5).sum()
+        return ((outputs - targets).abs() < 0.5).float().mean()
 
-    line = tarry.Task("line", nn.Linear(4, 1), nn.functional.mse_loss, clients=data[:2], test=data[2], score=near)
+    line = tarry.Task("line", nn.Linear(4, 1), nn.functional.mse_loss, clients=data[:2], test=data[2], metrics=[near])
     result = tarry.run("fedavg", line, personalize=1, delay=[[1.0]] * 2, rounds=2, lr=0.01)
-    assert found(result)["before"]["per_client"] == pytest.approx([result.final_accuracy] * 2)
+    assert found(result)["before"]["per_client"] == pytest.approx([result.final_score] * 2)
 
 
 def test_a_tuning_that_does_not_stay_finite_leaves_the_client_with_what_it_began_with() -> None:
@@ -312,7 +312,11 @@ def test_a_method_of_ones_own_may_say_how_clients_answer() -> None:
         ({}, {"personalize": -1}, "personalize=-1: must be 0 or more"),
         ({}, {"personalize": "many"}, "personalize='many'"),
         ({"test": None}, {"personalize": 1}, "personalize=1: task 'four' has no test set; leave out personalize"),
-        ({"score": None}, {"personalize": 1}, "personalize=1: task 'four' has no score; leave out personalize"),
+        (
+            {"metrics": ["loss"]},
+            {"personalize": 1},
+            "personalize=1: task 'four' is scored by its loss alone; leave out",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], settings: dict[str, Any], said: str) -> None:

@@ -30,7 +30,7 @@ _TAKEN = ("time", "updates", "score", "metrics", "label", "seed")  # names of ot
 
 
 class Accumulator(Protocol):
-    """What a metric keeps of the chunks of a test set; `value` is the metric over all of them.
+    """State of a metric after some chunks of a test set; `value` is the metric over all of them.
 
     One that computes several metrics at once returns a table of them by name.
     """
@@ -162,7 +162,8 @@ class Metric:
 
         >>> tarry.metrics["accuracy"]().check_value(42)
         Traceback (most recent call last):
-        tarry.core.errors.BadInput: --metric accuracy: it returned 42, and a share (unit "%") is between 0 and 1; ...
+        tarry.core.errors.BadInput: --metric accuracy: it returned 42, and a share (unit "%") is between 0 and 1;
+            divide a count by the number of examples
         """
         try:
             if isinstance(value, str | bytes | bool) or (isinstance(value, Tensor) and value.numel() != 1):

@@ -37,10 +37,10 @@ class TorchMetricEntry(Entry[Metric]):
 
     @classmethod
     def of(cls, name: str) -> TorchMetricEntry:
-        """Return the entry of `torchmetrics:NAME`; UnknownName if the library has no such metric."""
+        """Return the entry of `torchmetrics:NAME`; UnknownName if the library does not have it."""
         found, wanted = _classes(), name.removeprefix(PREFIX)
         if wanted not in found:
-            raise UnknownName(f"--metric {name}: torchmetrics has no such metric.{near(wanted, found)}")
+            raise UnknownName(f"--metric {name}: torchmetrics has no metric of this name.{near(wanted, found)}")
         kind = found[wanted]
 
         def factory(**params: Any) -> Metric:

@@ -12,9 +12,9 @@ from .external import PREFIX, TorchMetricEntry, is_torch_metric, wrap
 
 __all__ = ["metric_of", "metrics"]
 
-Name = Annotated[str, "Name of the metric in results, if not that of the function"]
+MetricName = Annotated[str, "Name of the metric in results, if not that of the function"]
 HigherIsBetter = Annotated[bool, "Whether a higher value is better"]
-Unit = Annotated[str, "Unit of the values; % for shares between 0 and 1"]
+MetricUnit = Annotated[str, "Unit of the values; % for shares between 0 and 1"]
 
 
 class MetricRegistry(Registry[Metric]):
@@ -60,7 +60,7 @@ def _constant(metric: Metric) -> Callable[..., Metric]:
 
 
 def _of_function(function: Callable[..., Any]) -> Callable[..., Metric]:
-    def factory(*, name: Name = "", higher_is_better: HigherIsBetter = True, unit: Unit = "") -> Metric:
+    def factory(*, name: MetricName = "", higher_is_better: HigherIsBetter = True, unit: MetricUnit = "") -> Metric:
         return Metric(name or _name_of(function), function, higher_is_better=higher_is_better, unit=unit)
 
     factory.__doc__ = inspect.getdoc(function) or f"The function {_name_of(function)}."

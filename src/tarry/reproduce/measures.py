@@ -189,12 +189,12 @@ def _thin(result: Result, points: int) -> dict[str, list[float | None]]:
     """Return at most `points` points at even distances, with the first and the last."""
     n = len(result.curve)
     chosen = range(n) if n <= points else sorted({round(i * (n - 1) / (points - 1)) for i in range(points)})
-    kept = [result.curve[i] for i in chosen]
+    thinned = [result.curve[i] for i in chosen]
     return {
-        "time": [_short(p.time, 6) for p in kept],
-        "updates": [p.updates for p in kept],
-        "accuracy": [None if (a := _times(100, p.accuracy)) is None else round(a, 3) for p in kept],
-        "loss": [None if (x := _real(p.loss)) is None else _short(x, 4) for p in kept],
+        "time": [_short(p.time, 6) for p in thinned],
+        "updates": [p.updates for p in thinned],
+        "accuracy": [None if (a := _times(100, p.accuracy)) is None else round(a, 3) for p in thinned],
+        "loss": [None if (x := _real(p.loss)) is None else _short(x, 4) for p in thinned],
     }
 
 

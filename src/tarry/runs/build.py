@@ -175,7 +175,7 @@ class BuiltRun:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What an evaluation measures, the score first, without what computes it."""
+        """The metrics of an evaluation, the score first, without what computes them."""
         of_clients = client_metrics(self.task) if self.spec.client_metrics else ()
         return tuple(m.description for m in (*metrics_in(self.task), *of_clients))
 

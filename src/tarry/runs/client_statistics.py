@@ -30,11 +30,11 @@ from .personalize import class_shares, client_metric
 
 __all__ = ["client_metrics", "statistics", "with_client_scores"]
 
-Numbers = npt.NDArray[np.float64]
+ClientNumbers = npt.NDArray[np.float64]
 _PREFIX = "client"
 
 
-def statistics(scores: Numbers, *, higher_is_better: bool = True) -> dict[str, float]:
+def statistics(scores: ClientNumbers, *, higher_is_better: bool = True) -> dict[str, float]:
     """Return mean, mean of the worst tenth, standard deviation and Jain's index of clients' scores."""
     ordered = np.sort(scores) if higher_is_better else np.sort(scores)[::-1]
     squares = float((scores**2).sum())
@@ -69,7 +69,7 @@ def with_client_scores(task: Task) -> Task:
     return replace(task, metrics=(*(task.metrics or ()), group))
 
 
-def _mixes(task: Task) -> Numbers:
+def _mixes(task: Task) -> ClientNumbers:
     """Return the weights of the test set's classes for each client that has some of them, [clients, classes]."""
     assert task.test is not None
     counts = np.bincount(task.test[1].cpu().long().numpy())
@@ -77,14 +77,14 @@ def _mixes(task: Task) -> Numbers:
     shares = shares[shares.sum(1) > 0]
     if not len(shares):
         raise BadInput(f"--client-metrics: no client of task {task.name!r} has a class of its test set")
-    mixes: Numbers = shares / shares.sum(1, keepdims=True)
+    mixes: ClientNumbers = shares / shares.sum(1, keepdims=True)
     return mixes
 
 
 class ClientScores:
     """The score on each class so far, and the weights of the classes for each client."""
 
-    def __init__(self, metric: Metric, mixes: Numbers):
+    def __init__(self, metric: Metric, mixes: ClientNumbers):
         assert metric.streaming is not None
         self._of: Any = metric.streaming()
         self._higher_is_better, self._mixes = metric.higher_is_better, mixes
