@@ -167,7 +167,7 @@ def test_every_way_to_train(how: Optimizer, much: dict[str, Any]) -> None:
 def test_rates_that_differ() -> None:
     rates = [make_optimizer("sgd", lr=0.1 * 0.8**v) for v in range(20)]
     bound = bound_of(*NETS["cumulative"], rates[0])
-    assert_same_visits(bound, *both(bound, work(rates[0], optimizer_at=rates.__getitem__)))
+    assert_same_visits(bound, *both(bound, work(rates[0], optimizer_at=lambda at: rates[at.version])))
 
 
 def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rates_that_differ_are_each_clients_own() -> None:
     rates = [make_optimizer("sgd", lr=0.1 * 0.8**v, momentum=0.5) for v in range(20)]
-    how = replace(work(), optimizer=rates[0], optimizer_at=rates.__getitem__)
+    how = replace(work(), optimizer=rates[0], optimizer_at=lambda at: rates[at.version])
     bound = bound_of(how=rates[0])
     for a, b in zip(alone(bound, how), stacked(bound, how), strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
