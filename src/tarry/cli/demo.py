@@ -25,7 +25,7 @@ _BEGINNING = (
     "Ten simulated clients as slow as Raspberry Pis learn handwritten digits together, with one method that waits for"
     " all of them and three that do not."
 )
-#: what to do after the demo: another run, and a method of one's own
+#: what to do after the demo: another run, and your own method
 NEXT = (
     "tarry run --method fedasync --clients 10 --time 5000 --out runs/first",
     "tarry new method mine",

@@ -67,7 +67,7 @@ def _plain(value: Any) -> SettingValue:
 
 @dataclass
 class _Memories:
-    """What trackers remember of a run or a comparison, by tracker; in a file if there is a folder."""
+    """Texts that trackers remember of a run or a comparison, by tracker; in a file if there is a folder."""
 
     path: Path | None
     began: float = field(default_factory=clock.time)
