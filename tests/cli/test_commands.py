@@ -43,7 +43,7 @@ def test_help_of_every_command(cli):
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_help_tells_of_every_setting_with_its_default(cli, command):
     text = " ".join(cli(command, "--help").out.split())
-    left_out = {"method", "seed", "workers", "executor"} if command == "compare" else set()
+    left_out = {"method", "seed", "workers", "executor", "axes"} if command == "compare" else set()
     for name, param in settings().items():
         if name not in left_out:
             assert f"--{name.replace('_', '-')} " in text
@@ -465,7 +465,7 @@ def test_a_second_ctrl_c_ends_at_once_and_says_nothing(here):
 
 
 def test_ctrl_c_in_a_comparison_advises_the_same_command_which_really_goes_on(cli, here, quick, monkeypatch):
-    room = import_module("tarry.runs.compare")
+    room = import_module("tarry.runs.jobs")
     whole = room.run_spec
 
     def only_fedavg(spec, **how):

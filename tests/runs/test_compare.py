@@ -131,7 +131,7 @@ def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {
         str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.read_bytes())
         for p in folder.rglob("*")
-        if p.is_file() and p.name not in ("compare.json", ".lock")
+        if p.is_file() and p.name not in ("compare.json", "significance.json", ".lock")
     }
 
 

@@ -65,7 +65,7 @@ def _help_record(param: Any, ctx: typer.Context) -> tuple[str, str]:
     """Return the names of a parameter, and its help with the default."""
     shown = getattr(param, "show_default", False)  # False, True or a text in place of None
     default = shown if isinstance(shown, str) else param.get_default(ctx, call=False) if shown else None
-    notes = [] if default in (None, False) else [f"default: {default}"]
+    notes = [] if default is None or default is False else [f"default: {default}"]  # 0 is shown
     notes += ["required"] if param.required else []
     if param.param_type_name == "argument":
         name = param.make_metavar(ctx)
