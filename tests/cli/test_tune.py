@@ -11,8 +11,12 @@ from pathlib import Path
 from tests.helpers.commands import call_command
 from tests.helpers.processes import wait_until
 
+METHODS = ("fedavg", "fedprox", "fedasync", "fedbuff:buffer=3", "orthofl", "fedadam")
 TASK = ("--task.limit", "80", "--task.hidden", "4", "--clients", "3", "--delay", "lognormal", "--updates", "4")
-ARGUMENTS = ("tune", "--method", "fedavg", "--method", "fedprox", *TASK, "--epochs", "1", "--trials", "3", "--out", "s")
+ARGUMENTS = (
+    *("tune", *(word for method in METHODS for word in ("--method", method)), *TASK),
+    *("--epochs", "1", "--trials", "2", "--seeds", "1", "--out", "s"),
+)
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -42,7 +46,7 @@ def test_a_study_that_is_killed_twice_gives_the_same_file_as_one_that_is_not(tmp
     code, printed = call_command(*ARGUMENTS)
     assert code == 0, printed
     assert "next: tarry compare --tuned s/tuned.toml" in printed
-    for runs in (2, 6):
+    for runs in (2, 7):
         kill_after(runs, killed)
         assert not (killed / "s" / "tuned.toml").exists()
     monkeypatch.chdir(killed)
@@ -54,7 +58,7 @@ def test_a_study_that_is_killed_twice_gives_the_same_file_as_one_that_is_not(tmp
     assert (code, "tune --method fedavg" in printed) == (2, True)
     code, printed = call_command("compare", "--tuned", "s/tuned.toml", "--seeds", "2", "--out", "c")
     assert code == 0, printed
-    assert "Tuned on validation data: lr of fedavg; lr, mu of fedprox" in printed
+    assert "Tuned on validation data: lr of fedavg; lr, mu of fedprox; lr, alpha, a of fedasync" in printed
 
 
 def test_the_spaces_of_methods_are_shown_and_mistakes_name_the_flag(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from .own_process import in_own_process
 if TYPE_CHECKING:
     from ..config.spec import Spec
     from ..runs.run import Progress
-    from ..runs.tuning.study import Study
+    from ..runs.tuning.study import TuningStudy
     from ..runs.tuning.tuning import Tuning
 
 __all__ = ["tune"]
@@ -121,7 +121,7 @@ def _dimensions(texts: Sequence[str]) -> dict[str, str]:
     return {name.strip().replace("-", "_"): values.strip() for name, _, values in pairs}
 
 
-def _spaces(study: Study) -> list[str]:
+def _spaces(study: TuningStudy) -> list[str]:
     """Return a line with the space of each method."""
     return [f"{m.spec.label}: {'  '.join(f'{name} {d}' for name, d in m.space.items())}" for m in study.methods]
 

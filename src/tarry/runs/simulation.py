@@ -173,7 +173,7 @@ class Simulation:
         bound, answer = self.built.accuracy_model(), sim.server.output_weights
         accuracy = sim.engine.curve[-1].accuracy if sim.engine.curve else None
         by = by_speed(
-            self.built.task,
+            self.built.task.during_run,
             sim.engine.diagnostics,
             lambda w, data: bound.evaluate(w, data).get("accuracy"),
             answer,

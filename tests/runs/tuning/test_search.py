@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+import tarry
+from tarry.core.errors import BadInput
 from tarry.core.search_space import OneOf, Range
 from tarry.runs.tuning.search import next_point, points
 
@@ -64,3 +68,9 @@ def test_optuna_suggests_the_same_point_after_the_same_trials_and_learns_from_th
     assert study(0.01) == study(0.01)
     low, high = study(0.003), study(0.5)
     assert sum(lr < 0.05 for lr in low[10:]) > sum(lr < 0.05 for lr in high[10:])
+
+
+def test_without_optuna_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(BadInput, match=r'pip install "tarry\[tune\]"'):
+        tarry.tune(["fedavg"], trials=2, search="optuna", updates=2)

@@ -21,11 +21,11 @@ from ...core.rng import Stream, extend, key, permutation, uniform
 from ...core.search_space import OneOf
 from .space import Space
 
-__all__ = ["Point", "Search", "is_known_before", "next_point", "points"]
+__all__ = ["TrialPoint", "Search", "is_known_before", "next_point", "points"]
 
 Search = Literal["random", "grid", "optuna"]
 #: a value for each dimension
-Point = dict[str, Any]
+TrialPoint = dict[str, Any]
 
 _ATTEMPTS = 100  # draws of a point that was not tried before
 _STARTUP = 5  # trials of Optuna before it models the results
@@ -36,13 +36,13 @@ def is_known_before(search: Search) -> bool:
     return search != "optuna"
 
 
-def points(search: Search, space: Space, trials: int, study_key: int, defaults: Mapping[str, Any]) -> list[Point]:
+def points(search: Search, space: Space, trials: int, study_key: int, defaults: Mapping[str, Any]) -> list[TrialPoint]:
     """Return the points of a search that does not depend on results."""
     if (size := _size(space)) is not None and size <= trials:
         return _grid({name: d.levels(size) for name, d in space.items()})
     if search == "grid":
         return _grid_sample(space, trials, study_key)
-    out: list[Point] = []
+    out: list[TrialPoint] = []
     for number in range(trials):
         out.append(_draw(space, extend(study_key, number), out, defaults if number == 0 else {}))
     return out
@@ -54,9 +54,9 @@ def _size(space: Space) -> int | None:
     return None if None in sizes else prod(size for size in sizes if size is not None)
 
 
-def _draw(space: Space, trial_key: int, tried: Sequence[Point], fixed: Mapping[str, Any]) -> Point:
+def _draw(space: Space, trial_key: int, tried: Sequence[TrialPoint], fixed: Mapping[str, Any]) -> TrialPoint:
     """Return a point that was not tried; `fixed` has values that are not drawn."""
-    point: Point = {}
+    point: TrialPoint = {}
     for attempt in range(_ATTEMPTS):
         drawn = extend(trial_key, attempt)
         point = {name: fixed.get(name, d.at(uniform(extend(drawn, i)))) for i, (name, d) in enumerate(space.items())}
@@ -65,11 +65,11 @@ def _draw(space: Space, trial_key: int, tried: Sequence[Point], fixed: Mapping[s
     return point
 
 
-def _grid(levels: Mapping[str, Sequence[Any]]) -> list[Point]:
+def _grid(levels: Mapping[str, Sequence[Any]]) -> list[TrialPoint]:
     return [dict(zip(levels, values, strict=True)) for values in product(*levels.values())]
 
 
-def _grid_sample(space: Space, trials: int, study_key: int) -> list[Point]:
+def _grid_sample(space: Space, trials: int, study_key: int) -> list[TrialPoint]:
     """Return points of the smallest grid that has enough, with more levels of the first dimension."""
     number = {name: 2 if isinstance(d.size, int) or i else 3 for i, (name, d) in enumerate(space.items())}
     levels = {name: d.levels(number[name]) for name, d in space.items()}
@@ -84,8 +84,8 @@ def _grid_sample(space: Space, trials: int, study_key: int) -> list[Point]:
 
 
 def next_point(
-    space: Space, tried: Sequence[tuple[Point, float | None]], study_key: int, defaults: Mapping[str, Any]
-) -> Point:
+    space: Space, tried: Sequence[tuple[TrialPoint, float | None]], study_key: int, defaults: Mapping[str, Any]
+) -> TrialPoint:
     """Return the point that Optuna suggests after these trials and their scores; None: it failed."""
     with optional_import("optuna", extra="tune"):
         import optuna

@@ -43,13 +43,13 @@ from ..run import Progress
 from ..simulation import build_simulation
 from ..specs import specs_of
 from ..tracking import ComparisonTracking, GroupRecord
-from .search import Point, Search, is_known_before, next_point, points
+from .search import Search, TrialPoint, is_known_before, next_point, points
 from .space import Space, defaults, parse_space, space_of
-from .trials import Trial, run_trial, trial_of
+from .trials import TuningTrial, run_trial, trial_of
 from .tuned_file import TUNED, shared_settings, write_tuned
 from .tuning import MethodTrials, Tuning
 
-__all__ = ["Study", "make_study", "run_study", "tune"]
+__all__ = ["TuningStudy", "make_study", "run_study", "tune"]
 
 _SEARCHES = ("random", "grid", "optuna")
 _STUDY = "study.json"
@@ -66,7 +66,7 @@ class StudiedMethod:
 
 
 @dataclass(frozen=True)
-class Study:
+class TuningStudy:
     """A study before it is run."""
 
     methods: tuple[StudiedMethod, ...]
@@ -135,7 +135,7 @@ def make_study(
     space: Mapping[str, Any],
     search_seed: int = 0,
     skipped: list[str] | None = None,
-) -> Study:
+) -> TuningStudy:
     """Return a study of methods; raise BadInput for settings that do not fit. `skipped`: as for `specs_of`."""
     seeds = tuple(seeds)
     problems = [] if trials >= 1 else [f"--trials {trials}: must be 1 or more"]
@@ -152,7 +152,7 @@ def make_study(
     specs = specs_of(methods, seeds[:1], dict(settings), skipped)
     changes = parse_space(space, specs)
     found = tuple(StudiedMethod(_given(spec), spec, space_of(spec, changes)) for spec in specs)
-    study = Study(found, settings, trials, seeds, search, search_seed)  # type: ignore[arg-type]
+    study = TuningStudy(found, settings, trials, seeds, search, search_seed)  # type: ignore[arg-type]
     if study.n_runs > MOST_RUNS:
         raise BadInput(f"--trials {trials}: {study.n_runs:,} runs, and a study has at most {MOST_RUNS:,}")
     return study
@@ -174,7 +174,7 @@ def _given(spec: Spec) -> dict[str, Any]:
 
 
 def run_study(
-    study: Study,
+    study: TuningStudy,
     *,
     out: Path | None = None,
     workers: int = 1,
@@ -206,7 +206,7 @@ def run_study(
     return tuning
 
 
-def _bind(out: Path, study: Study) -> None:
+def _bind(out: Path, study: TuningStudy) -> None:
     """Write what is tuned, or compare it with what the folder holds."""
     path, here = out / _STUDY, study.definition()
     if path.is_file():
@@ -224,7 +224,7 @@ class _Runner:
     """The runs of a study, a generation of trials after the other."""
 
     def __init__(
-        self, study: Study, out: Path | None, workers: int, show: ShowProgress, group: GroupRecord | None = None
+        self, study: TuningStudy, out: Path | None, workers: int, show: ShowProgress, group: GroupRecord | None = None
     ):
         self._study, self._out, self._workers, self._show = study, out, workers, show
         self._one = run_trial if group is None else partial(run_trial, group=group)
@@ -232,9 +232,9 @@ class _Runner:
         self._done = 0  # runs of earlier generations
         self.results: dict[tuple[str, int], Result] = {}  # by label and seed
 
-    def run(self) -> list[list[Trial]]:
+    def run(self) -> list[list[TuningTrial]]:
         """Return the trials of every method."""
-        study, found = self._study, [list[Trial]() for _ in self._study.methods]
+        study, found = self._study, [list[TuningTrial]() for _ in self._study.methods]
         if is_known_before(study.search):
             wanted = [points(study.search, m.space, study.trials, self._key, self._defaults(m)) for m in study.methods]
             return self._generation(wanted, found)
@@ -246,11 +246,13 @@ class _Runner:
     def _defaults(self, method: StudiedMethod) -> dict[str, Any]:
         return defaults(method.spec, method.space)
 
-    def _next(self, method: StudiedMethod, tried: Sequence[Trial]) -> Point:
+    def _next(self, method: StudiedMethod, tried: Sequence[TuningTrial]) -> TrialPoint:
         history = [(t.point, t.score) for t in tried]
         return next_point(method.space, history, self._key, self._defaults(method))
 
-    def _generation(self, wanted: Sequence[Sequence[Point]], found: list[list[Trial]]) -> list[list[Trial]]:
+    def _generation(
+        self, wanted: Sequence[Sequence[TrialPoint]], found: list[list[TuningTrial]]
+    ) -> list[list[TuningTrial]]:
         """Run the trials at these points; return them after those that there are."""
         specs = [
             [self._specs(m, p) for p in of_method] for m, of_method in zip(self._study.methods, wanted, strict=True)
@@ -261,10 +263,10 @@ class _Runner:
             for before, ps, ss in zip(found, wanted, specs, strict=True)
         ]
 
-    def _trial(self, number: int, point: Point, specs: Sequence[Spec]) -> Trial:
+    def _trial(self, number: int, point: TrialPoint, specs: Sequence[Spec]) -> TuningTrial:
         return trial_of(number, point, [self.results[spec.label, spec.seed] for spec in specs])
 
-    def _specs(self, method: StudiedMethod, point: Point) -> list[Spec]:
+    def _specs(self, method: StudiedMethod, point: TrialPoint) -> list[Spec]:
         axes = ",".join(name for name in point if not name.startswith("method."))
         settings = with_values({**self._study.settings, **method.given, "axes": axes}, point)
         return [Spec.of({**settings, "seed": seed}) for seed in self._study.seeds]
@@ -287,7 +289,9 @@ class _Runner:
         self._done += len(jobs)
 
 
-def _tuning(study: Study, trials: Sequence[Sequence[Trial]], metric: Metric, out: Path | None, command: str) -> Tuning:
+def _tuning(
+    study: TuningStudy, trials: Sequence[Sequence[TuningTrial]], metric: Metric, out: Path | None, command: str
+) -> Tuning:
     first = study.methods[0].spec
     found = tuple(
         MethodTrials(m.spec.label, _plain(m.given), m.space, tuple(of_method))

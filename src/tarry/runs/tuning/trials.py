@@ -25,20 +25,20 @@ from ...version import __version__
 from ..jobs import run_or_resume
 from ..run import Progress
 from ..tracking import GroupRecord
-from .search import Point
+from .search import TrialPoint
 
-__all__ = ["Trial", "final_score", "run_trial", "trial_of"]
+__all__ = ["TuningTrial", "final_score", "run_trial", "trial_of"]
 
 _NOTE = fields({"error": text})
 _PATIENCE = 30.0  # seconds to wait for a process of a study that was killed and has not ended yet
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningTrial:
     """One trial: its point, and the final score of each seed; higher is better."""
 
     number: int
-    point: Point
+    point: TrialPoint
     label: str  # of its runs
     scores: tuple[float | None, ...]  # None: the run failed or diverged
     error: str = ""  # of the first run that failed
@@ -55,11 +55,11 @@ class Trial:
         return "failed" if self.error else "finished" if self.score is not None else "diverged"
 
 
-def trial_of(number: int, point: Point, runs: Sequence[Result]) -> Trial:
+def trial_of(number: int, point: TrialPoint, runs: Sequence[Result]) -> TuningTrial:
     """Return the trial that these runs make, one of each seed."""
     errors = [run.warnings[0] for run in runs if not run.finished]
     scores = tuple(final_score(run) if run.finished else None for run in runs)
-    return Trial(number, point, runs[0].label, scores, errors[0] if errors else "")
+    return TuningTrial(number, point, runs[0].label, scores, errors[0] if errors else "")
 
 
 def final_score(run: Result) -> float | None:

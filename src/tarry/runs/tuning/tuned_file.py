@@ -18,7 +18,7 @@ from ...record.shapes import check_shape, count, fields, list_of, number, option
 from ...record.storage import make_folder, read_text, write_atomic
 from ...report.formatting import join_names
 from ...version import __version__
-from .search import Point
+from .search import TrialPoint
 from .tuning import MethodTrials, Tuning
 
 __all__ = [
@@ -59,13 +59,13 @@ class TunedMethod:
 
     label: str
     given: Mapping[str, Any]  # its settings without tuning: method, and the parts of a cross
-    tuned: Point | None  # None: no trial finished
+    tuned: TrialPoint | None  # None: no trial finished
     trials: int
 
 
 @dataclass(frozen=True)
 class TunedSettings:
-    """What a file of tuned settings says."""
+    """The content of a file of tuned settings."""
 
     path: Path
     toml: str  # the whole file

@@ -14,7 +14,7 @@ from ...record.views import data_frame
 from ...report.formatting import NONE, TableCell, join_names, pluralize
 from .search import Search
 from .space import Space
-from .trials import Trial
+from .trials import TuningTrial
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,10 +29,10 @@ class MethodTrials:
     label: str  # of the method as it was given
     given: Mapping[str, Any]  # its settings: method, and the parts of a cross
     space: Space
-    trials: tuple[Trial, ...]
+    trials: tuple[TuningTrial, ...]
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> TuningTrial | None:
         """Return the trial with the highest score, the first of equal ones; None if all failed or diverged."""
         scored = [(t.score, -t.number, t) for t in self.trials if t.score is not None]
         return max(scored, key=lambda found: found[:2])[2] if scored else None
