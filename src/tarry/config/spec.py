@@ -28,9 +28,9 @@ from ..core.registry import AtMost, Param
 from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
-from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, example_of, groups_with, parse_setting
+from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
 from .cross_syntax import expand_cross
-from .other_names import suggestion
+from .other_names import unknown_setting
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
@@ -199,7 +199,7 @@ class Spec:
         choices, wrong_choices = _checked_choices(chosen)
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
-        problems += [_unknown(name, value, known, chosen) for name, value in given.items() if name not in known]
+        problems += [unknown_setting(name, value, known, chosen) for name, value in given.items() if name not in known]
         if problems:
             raise BadInput(problems)
         return spec._with_defaults()
@@ -366,18 +366,6 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
             except BadInput as e:
                 problems += e.problems
     return checked, problems
-
-
-def _unknown(name: str, value: Any, known: Iterable[str], chosen: Mapping[str, Any]) -> str:
-    """Return the problem of an unknown setting: what it is called here, or which component has such a parameter."""
-    own, others = groups_with(name, chosen)
-    close = None if own else suggestion(name, known)
-    meant = [close] if close else [f"{group}.{name}" for group in own or others]
-    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known are {', '.join(known)}"
-    if meant and "." in meant[0]:
-        group, _, parameter = meant[-1].partition(".")
-        hint = f"{hint[:-1]}, as in {example_of(group, parameter, value, chosen[group])}?"
-    return f"--{name.replace('_', '-')}: no such setting; {hint}"
 
 
 def settings() -> dict[str, Param]:
