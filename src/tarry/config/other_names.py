@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..core.errors import nearest
+from .components import example_of, groups_with
 
-__all__ = ["suggestion"]
+__all__ = ["suggestion", "unknown_setting"]
 
 _OTHER_NAMES = {
     "lr": ("learning_rate", "client_lr", "local_lr", "client_learning_rate", "local_learning_rate", "eta_l"),
@@ -57,3 +59,15 @@ def suggestion(name: str, known: Iterable[str]) -> str | None:
     """Return the setting that an unknown name stands for elsewhere, or the known one that resembles it, or None."""
     name = name.replace("-", "_").casefold()
     return _SETTING_OF.get(name) or nearest(name, known)
+
+
+def unknown_setting(name: str, value: Any, known: Iterable[str], chosen: Mapping[str, Any]) -> str:
+    """Return the problem of an unknown setting: what it is called here, or which component has such a parameter."""
+    own, others = groups_with(name, chosen)
+    close = None if own else suggestion(name, known)
+    meant = [close] if close else [f"{group}.{name}" for group in own or others]
+    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known are {', '.join(known)}"
+    if meant and "." in meant[0]:
+        group, _, parameter = meant[-1].partition(".")
+        hint = f"{hint[:-1]}, as in {example_of(group, parameter, value, chosen[group])}?"
+    return f"--{name.replace('_', '-')}: no such setting; {hint}"

@@ -31,18 +31,9 @@ from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
 from ..metrics import metrics_of
-from .components import (
-    CROSSES,
-    REGISTRIES,
-    Choice,
-    errors_under_flag,
-    example_of,
-    groups_with,
-    parse_setting,
-    with_absolute_file,
-)
+from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting, with_absolute_file
 from .cross_syntax import expand_cross
-from .other_names import suggestion
+from .other_names import unknown_setting
 from .track_syntax import Tracked, checked_trackers, parse_track, track_texts
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
@@ -245,7 +236,7 @@ class Spec:
             problems += e.problems
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
-        problems += [_unknown(name, value, known, chosen) for name, value in given.items() if name not in known]
+        problems += [unknown_setting(name, value, known, chosen) for name, value in given.items() if name not in known]
         if problems:
             raise BadInput(problems)
         return spec._with_defaults()
@@ -451,18 +442,6 @@ def _drop_wrong_metrics(values: dict[str, Any]) -> list[str]:
         del values["metric"]
         return list(e.problems)
     return []
-
-
-def _unknown(name: str, value: Any, known: Iterable[str], chosen: Mapping[str, Any]) -> str:
-    """Return the problem of an unknown setting: what it is called here, or which component has such a parameter."""
-    own, others = groups_with(name, chosen)
-    close = None if own else suggestion(name, known)
-    meant = [close] if close else [f"{group}.{name}" for group in own or others]
-    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known are {', '.join(known)}"
-    if meant and "." in meant[0]:
-        group, _, parameter = meant[-1].partition(".")
-        hint = f"{hint[:-1]}, as in {example_of(group, parameter, value, chosen[group])}?"
-    return f"--{name.replace('_', '-')}: no such setting; {hint}"
 
 
 def settings() -> dict[str, Param]:
