@@ -69,10 +69,18 @@ def processes(local: LocalFederation) -> dict[int, str]:
     try:
         found[json.loads(server.read_text())["pid"]] = "server app"
         forks = next(pid for pid, name in found.items() if name == "fork server")
-        children = Path(f"/proc/{forks}/task/{forks}/children").read_text().split()
     except (OSError, ValueError, StopIteration):
-        children = []
-    return {**found, **dict.fromkeys(map(int, children), "client app")}
+        return found
+    return {**found, **dict.fromkeys(_descendants(forks), "client app")}
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have: an app is loaded, and then forked."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [*children, *(below for child in children for below in _descendants(child))]
 
 
 def peak(pid: int) -> int:

@@ -99,13 +99,28 @@ def test_help_imports_neither_torch_nor_numpy_nor_rich(words):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("tarry re", ["resume", "replay", "report", "reproduce"]), ("tarry watch --on", ["--once"]),
-     ("tarry run --lr", ["--lr", "--lr-decay"]), ("tarry federation st", ["status"])],
+     ("tarry run --lr", ["--lr", "--lr-decay", "--lr-schedule"]), ("tarry federation st", ["status"])],
 )  # fmt: skip
 def test_the_shell_completes_commands_and_flags_without_torch(words, expected):
     env = {"_TARRY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     code = "import sys; sys.argv[0] = 'tarry'; " + RUN.format(heavy=HEAVY)
     *found, imported = python("-c", code, **env).splitlines()
     assert (found, imported) == (expected, "[]")
+
+
+def test_install_completion_makes_bash_complete(tmp_path):
+    """The script that --install-completion writes, in a bash of its own, with a `tarry` on its PATH."""
+    program = tmp_path / "tarry"
+    program.write_text(f"#!{sys.executable}\nfrom tarry.cli.app import main\nmain()\n")
+    program.chmod(0o755)
+    env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    shell = {**env, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # else it is the shell that runs the tests
+    subprocess.run([program, "--install-completion", "bash"], env=shell, capture_output=True, check=True)
+    script = next((tmp_path / ".bash_completions").iterdir())
+    assert str(script) in (tmp_path / ".bashrc").read_text()
+    typed = 'COMP_WORDS=(tarry rep); COMP_CWORD=1; _tarry_completion tarry; echo "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", f". {script}; {typed}"], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["replay", "report", "reproduce"]
 
 
 def test_a_command_that_is_almost_one_is_suggested_once(cli):

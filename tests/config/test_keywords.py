@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
@@ -14,7 +14,6 @@ from tarry.config.keywords import GridSettings, Named, Settings, SharedSettings
 from tarry.config.spec import Spec
 from tarry.config.spec import settings as spec_settings
 from tarry.config.track_syntax import Tracked
-from tarry.core.schedule import Schedule
 from tarry.metrics import MetricChoice
 
 STORED = {k: v for k, v in get_type_hints(Spec).items() if k not in ("method", "task")}
@@ -35,8 +34,6 @@ def accepted(name: str) -> set[Any]:
         kinds = kinds - {tuple[Tracked, ...]} | {str, Mapping[str, Any], tarry.Tracker, Sequence[Named | tarry.Tracker]}
     if name == "metric":
         kinds = kinds - {tuple[str | tarry.Metric, ...]} | alternatives(MetricChoice) | {Sequence[MetricChoice]}
-    if name in ("lr_schedule", "server_lr_schedule"):
-        kinds = kinds - {Callable[..., Any]} | {Schedule}
     if name == "availability":
         kinds = kinds - {Mapping[str, Any]} | {Mapping[Any, Any]}  # clients are numbers or text
     return kinds

@@ -15,7 +15,7 @@ from torch import nn
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.tickets import Ticket
-from tarry.deploy.app_code import app_folder, client_kind, file_of_model
+from tarry.deploy.app_code import app_folder, client_kind, evaluator, file_of_model
 from tarry.deploy.app_defaults import complete_config
 from tarry.deploy.client_processes import guard_client_apps
 from tarry.deploy.config import read_config
@@ -334,3 +334,24 @@ def test_a_kept_update_that_is_another_is_named_in_the_replay(own_client, tmp_pa
     assert "the first update that is another: ticket 2" in text
     (out / "update-archive" / "00000002.safetensors").unlink()
     assert "00000002.safetensors is missing" in cli("replay", out)[1].replace("\n", "")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_an_apps_own_evaluation_gives_the_metrics_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool
+) -> None:
+    found = "{'test_acc': 0.5, 'f1': 0.25, 'test_loss': 2.0}"
+    answer = f"2.0, {found}" if legacy else found
+    more = ", config" if legacy else ""
+    (tmp_path / "own_evaluation.py").write_text(f"def evaluate(number, arrays{more}):\n    return {answer}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_evaluation", raising=False)
+    module = nn.Linear(2, 1)
+    layout = Layout.of(module)
+    state, weights = StateDict(layout, module), layout.read(module, torch.float32)
+    plain = evaluator("own_evaluation:evaluate", state, legacy=legacy)
+    assert plain(weights) == {"accuracy": 0.5, "loss": 2.0}
+    named = evaluator("own_evaluation:evaluate", state, legacy=legacy, names=["f1"])
+    assert named(weights) == {"f1": 0.25, "accuracy": 0.5, "loss": 2.0}
+    with pytest.raises(BadInput, match="--metric auroc: the app's function `evaluate` returns test_acc, f1, test_loss"):
+        evaluator("own_evaluation:evaluate", state, legacy=legacy, names=["auroc"])(weights)

@@ -10,16 +10,17 @@ import pytest
 
 import tarry
 from tarry.cli.app import COMMANDS
+from tests.helpers.commands import call_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 LINES = [line.strip() for line in PAGE.splitlines() if line.startswith("    tarry ")]
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_every_command_runs(cli, line):
-    told = cli(*shlex.split(line)[1:])
-    assert told.code == 0
-    assert told.out
+def test_every_command_runs(line):
+    code, shown = call_command(*shlex.split(line)[1:])
+    assert code == 0, shown
+    assert "accuracy" in shown or "--lr-schedule.warmup" in shown
 
 
 def test_the_python_runs():

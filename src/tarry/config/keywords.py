@@ -15,7 +15,6 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from ..core.errors import as_keywords
 from ..core.method import Method
 from ..core.one_line import cut_to_width
-from ..core.schedule import Schedule
 from ..metrics import MetricChoice
 from ..trackers import Tracker
 from . import spec
@@ -54,8 +53,8 @@ class _ComponentSettings(TypedDict, total=False):
     checkpoint_every: float
     proofs: int
     track: Named | Tracker | Sequence[Named | Tracker] | None
-    lr_schedule: Named | Schedule | None
-    server_lr_schedule: Named | Schedule | None
+    lr_schedule: Named | Callable[..., Any] | None
+    server_lr_schedule: Named | Callable[..., Any] | None
 
 
 class SharedSettings(_ComponentSettings, total=False):

@@ -27,7 +27,7 @@ from .local_rule import ClientModel, LocalRule
 from .one_line import function_name, one_line
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Correct, Dispatch, Part, Reply, Step
 from .printable import html_text
-from .schedule import Schedule, ScheduleInput, ServerScheduleInput
+from .schedule import RateSchedule, ScheduleInput, ServerScheduleInput
 from .task import Examples
 from .tickets import NextStart, Ticket, Update
 
@@ -50,7 +50,7 @@ class RunLimits(NamedTuple):
     time: float | None = None
     updates: int | None = None
     rounds: int | None = None
-    schedule: Schedule | None = None  # of the clients' learning rate; None: constant
+    schedule: RateSchedule | None = None  # of the clients' learning rate; None: constant
 
 
 class ServerModel(Protocol):
@@ -141,7 +141,7 @@ class ServerView(NamedTuple):
 
     @property
     def schedule_input(self) -> ScheduleInput:
-        """What the server's learning rate may depend on: server steps and virtual time.
+        """The server steps and the virtual time, on which the server's learning rate may depend.
 
         >>> inputs = []
         >>> def look(update, view):

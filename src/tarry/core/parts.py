@@ -27,7 +27,7 @@ from torch import Tensor
 from .errors import BadInput
 from .idle_clients import IdleClients
 from .one_line import one_line
-from .schedule import Schedule
+from .schedule import RateSchedule
 from .task import Task
 from .tickets import NextStart, TicketExtras, Update
 
@@ -167,7 +167,7 @@ class Step(Part[Update, Tensor]):
 
     with_geodesic: Callable[[Geodesic], Step] | None = None  # the same step along another geodesic
     formula: MixStep | None = None  # for parts that compute the new weights a second time
-    with_schedule: Callable[[Schedule], Step] | None = None  # the same step with a schedule of its learning rate
+    with_schedule: Callable[[RateSchedule], Step] | None = None  # the same step with a schedule of its learning rate
 
 
 @dataclass(frozen=True, repr=False)

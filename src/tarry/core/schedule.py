@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from .errors import BadInput
 
-__all__ = ["Schedule", "ScheduleInput", "ServerScheduleInput", "check_schedule", "counts_visits"]
+__all__ = ["RateSchedule", "ScheduleInput", "ServerScheduleInput", "check_schedule", "counts_visits"]
 
 
 class ScheduleInput(NamedTuple):
-    """What a learning rate may depend on: server steps, the client's own visits, and virtual time at a hand-out.
+    """The input of a schedule: server steps, the client's own visits, and virtual time, at a hand-out.
 
     >>> rate = lambda at: 0.5**at.visit
     >>> rate(tarry.ScheduleInput(version=7, visit=2, time=30.0))
@@ -42,10 +42,10 @@ class ServerScheduleInput(ScheduleInput):
         raise BadInput("the server has no visits of its own; use by=rounds or by=time")
 
 
-Schedule = Callable[[ScheduleInput], float]
+RateSchedule = Callable[[ScheduleInput], float]
 
 
-def check_schedule(schedule: Schedule, flag: str) -> Schedule:
+def check_schedule(schedule: RateSchedule, flag: str) -> RateSchedule:
     """Return the schedule with a check of its factors; errors name `flag`."""
 
     def checked(at: ScheduleInput) -> float:
@@ -61,7 +61,7 @@ def check_schedule(schedule: Schedule, flag: str) -> Schedule:
     return checked
 
 
-def counts_visits(schedule: Schedule) -> bool:
+def counts_visits(schedule: RateSchedule) -> bool:
     """Return whether the schedule depends on the client's own visits at the beginning of a run."""
     try:
         schedule(ServerScheduleInput())

@@ -63,7 +63,7 @@ class Ticket(NamedTuple):
 
     @property
     def schedule_input(self) -> ScheduleInput:
-        """What the learning rate of the visit may depend on.
+        """The server steps, the visit and the time, on which the learning rate of the visit may depend.
 
         >>> weights = torch.zeros(3)
         >>> tarry.Ticket(7, 2, visit=1, version=5, time=12.0, sent=weights, anchor=weights).schedule_input
@@ -166,7 +166,7 @@ class VisitJob(NamedTuple):
 
     @property
     def schedule_input(self) -> ScheduleInput:
-        """What the learning rate of the visit may depend on."""
+        """The server steps, the visit and the time, on which the learning rate of the visit may depend."""
         return ScheduleInput(self.version, self.visit, self.time)
 
 

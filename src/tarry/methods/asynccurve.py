@@ -171,7 +171,8 @@ class CurveStep:
         state = replace(state, total=state.total + 1)
         if self.participation == "since-last":
             before = GapCounts(*state.counts.get(i, (0,)))
-            state.counts[i] = now = before.after(state.total)
+            now = before.after(state.total)
+            state.counts[i] = tuple(now)
             p = now.share(state.total - before.last)
             return alpha / (view.n_clients * p) if self.penalty else alpha, state
         state.counts[i] = state.counts.get(i, 0) + 1

@@ -45,7 +45,7 @@ from torch import Tensor
 from ..core.local_rule import LocalRule
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Correct, Step
-from ..core.schedule import Schedule
+from ..core.schedule import RateSchedule
 from ..core.search_space import OneOf, Range
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, TicketExtras, Update
@@ -111,7 +111,7 @@ def weighted_buffer(size: int, *, correction: bool) -> Aggregate:
 
 
 def prospective(
-    eta: float, beta1: float, second: Second | None, eps: float, *, schedule: Schedule | None = None
+    eta: float, beta1: float, second: Second | None, eps: float, *, schedule: RateSchedule | None = None
 ) -> Step:
     """W ← W + η m̂ / (√v + ε), or W + η m̂ where there is no v."""
 

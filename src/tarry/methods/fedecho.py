@@ -13,11 +13,11 @@ gets x̂, and its staleness is one less.
 The distillation is parts.distillation, which may be put around any server: `--method orthofl --distill fedecho`. Eq. 2
 is written with a plain gradient (`optimizer=sgd`); Sec. 5.1 gives Adam as the optimizer, which is the default here, on
 the clipped gradient. App. B's teacher averages softmax outputs (`teacher=outputs`), Algorithm 1's logits. Our
-choices where the paper gives none: Adam's moments are 0 at the beginning of every distillation (`moments=keep` goes on
-with those before); Q is one pass over U in
-batches of 50 (the paper gives only the size of U, 2000); the student runs in eval mode (BatchNorm by its running
-statistics). η_d is a property of the task: the paper's 3e-6 is for ResNet-18 on CIFAR, 3e-7 for BERT; a task may name
-its own. `theorem_rates` gives the rates of Theorem 4.5, for given constants.
+choices where the paper gives none: Adam's moments are 0 at the beginning of every distillation (`moments=keep`
+continues with those before); Q is one pass over U in batches of 50 (the paper gives only the size of U, 2000); the
+student runs in eval mode (BatchNorm by its running statistics). η_d is a property of the task: the paper's 3e-6 is for
+ResNet-18 on CIFAR, 3e-7 for BERT; a task may name its own. `theorem_rates` gives the rates of Theorem 4.5, for given
+constants.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ may have any number of dimensions before the classes: all tokens of a sequence c
 Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Adam hardly
 depends on the length of a gradient, so that ν has little effect with it. `optimizer="sgd"` is Eq. 2 as printed, without
 Adam. `teacher="outputs"` is App. B's teacher, σ(y) = mean of the σ(y^i), in place of line 14's. Logits that are not
-finite are not stored: such a client keeps its older ones, or has none. With `moments="keep"` Adam goes on with the
+finite are not stored: such a client keeps its older ones, or has none. With `moments="keep"` Adam continues with the
 moments and the count of the distillation before.
 
 The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(view.key, l), |U|), the last
@@ -270,7 +270,7 @@ def _with_teacher(update: Update | None, logits: ClientTable, view: ServerView, 
 
 
 @dataclass(frozen=True)
-class KeptMoments(StateRecord):
+class StepWithMoments(StateRecord):
     """The state of the step inside, and Adam's moments; None before the first distillation."""
 
     inner: Any
@@ -285,14 +285,14 @@ def _with_distillation_step(part: Step, how: Distillation) -> Step:
         teacher = update.extras.get(TEACHER)
         return (new if teacher is None else distill(new, teacher, view, how)[0]), state
 
-    def apply_keeping(update: Update, state: KeptMoments, view: ServerView) -> tuple[Tensor, KeptMoments]:
+    def apply_keeping(update: Update, state: StepWithMoments, view: ServerView) -> tuple[Tensor, StepWithMoments]:
         new, inner = part(update, state.inner, view)
         teacher, moments = update.extras.get(TEACHER), state.moments
         if teacher is not None:
             new, moments = distill(new, teacher, view, how, moments)
-        return new, KeptMoments(inner, moments)
+        return new, StepWithMoments(inner, moments)
 
-    def offer(client: int, state: KeptMoments, view: ServerView) -> TicketExtras | None:
+    def offer(client: int, state: StepWithMoments, view: ServerView) -> TicketExtras | None:
         assert part.offer is not None
         return part.offer(client, state.inner, view)
 
@@ -319,6 +319,6 @@ def _with_distillation_step(part: Step, how: Distillation) -> Step:
     return replace(
         part_around,
         apply=apply_keeping,
-        init=lambda weights: KeptMoments(part.init(weights), None),
+        init=lambda weights: StepWithMoments(part.init(weights), None),
         offer=part.offer and offer,
     )

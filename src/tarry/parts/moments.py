@@ -25,7 +25,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import ServerView
 from ..core.parts import Step
-from ..core.schedule import Schedule
+from ..core.schedule import RateSchedule
 from ..core.tickets import Update
 from ..vector.blocks import blocks
 from ..vector.fused import as_scalar, kernels_for, partition
@@ -82,7 +82,7 @@ def adaptive(
     v0: float = 0.0,
     amsgrad: bool = False,
     late: Callable[[int], float] | None = None,
-    schedule: Schedule | None = None,
+    schedule: RateSchedule | None = None,
 ) -> Step:
     """W ← W + η_t m / (√v + ε), m = 0 and v = v0 at first. `late`: η_t by the update's staleness; None: always η.
 
@@ -139,7 +139,7 @@ def _in_one_pass(
     return True
 
 
-def momentum(eta: float, beta: float, *, nesterov: bool = False, schedule: Schedule | None = None) -> Step:
+def momentum(eta: float, beta: float, *, nesterov: bool = False, schedule: RateSchedule | None = None) -> Step:
     """W ← W + η v with v ← β v + Δ, from v = 0."""
     _rate(eta)
     check(decay(beta=beta))

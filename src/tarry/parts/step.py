@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.method import Geodesic, ServerView
 from ..core.parts import MixStep, Step
-from ..core.schedule import Schedule
+from ..core.schedule import RateSchedule
 from ..core.tickets import Update
 from ..vector.blocks import blocks
 from ..vector.pool import empty_pooled
@@ -27,7 +27,7 @@ from .staleness import Decay
 __all__ = ["add", "mix", "mix_vectors", "scheduled"]
 
 
-def add(eta: float = 1.0, *, along: Geodesic = line, schedule: Schedule | None = None) -> Step:
+def add(eta: float = 1.0, *, along: Geodesic = line, schedule: RateSchedule | None = None) -> Step:
     """W ← W + η Δ."""
     check(above(0, eta=eta))
 
@@ -41,7 +41,7 @@ def add(eta: float = 1.0, *, along: Geodesic = line, schedule: Schedule | None =
     )
 
 
-def scheduled(eta: float, schedule: Schedule | None, view: ServerView) -> float:
+def scheduled(eta: float, schedule: RateSchedule | None, view: ServerView) -> float:
     """Return η, times the factor of its schedule if it has one."""
     return eta if schedule is None else eta * schedule(view.schedule_input)
 

@@ -145,6 +145,15 @@ class Result:
         return "test" if self.validation_metrics is None else "validation"
 
     @property
+    def final_on(self) -> Literal["test", "validation"]:
+        """The set that the final scores are on: the test set, or the validation set of a task without one.
+
+        >>> tarry.run("fedasync", "digits", clients=3, updates=6, validation=0.1).final_on
+        'test'
+        """
+        return "test" if self.validation_metrics is None or self.test_metrics is not None else "validation"
+
+    @property
     def final_score(self) -> float | None:
         """The value of the first metric for the final weights.
 

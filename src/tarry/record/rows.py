@@ -36,6 +36,7 @@ __all__ = [
     "read_rows",
 ]
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps makes an encoder at every call
 _CRC = b',"crc":'
 _BUFFER = 1 << 16  # bytes of rows held back before they are written
 _LONGEST_ROW = 1 << 26  # bytes; a row with diagnostics has a few thousand
@@ -51,7 +52,7 @@ class Mark(NamedTuple):
 
 def encode_row(row: Mapping[str, Any], at: Mark) -> tuple[bytes, Mark]:
     """Return the line of a row that is written at a mark, and the mark after it."""
-    body = json.dumps(row, separators=(",", ":"))[:-1].encode()
+    body = _encode(row)[:-1].encode()
     crc = zlib.crc32(body, at.crc)
     tail = b"%b%d}\n" % (_CRC, crc)
     return body + tail, Mark(at.nbytes + len(body) + len(tail), zlib.crc32(tail, crc))

@@ -146,7 +146,13 @@ def visit_time(run: Result, client: str) -> float | None:
 
 def speed_grid(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[TableCell, ...]]] | None:
     """Return a table of accuracy on the examples of fast and slow clients; None if no run has it."""
-    headings = ("method", "test accuracy %", "active clients' examples %", "stragglers' examples %", "variance")
+    headings = (
+        "method",
+        f"{results[0].scored_on} accuracy %",
+        "active clients' examples %",
+        "stragglers' examples %",
+        "variance",
+    )
     ways: list[Callable[[dict[str, Any]], Any]] = [
         lambda by: by.get("accuracy"),
         lambda by: (by.get("active") or {}).get("accuracy"),

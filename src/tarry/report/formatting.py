@@ -47,8 +47,9 @@ class TableCell:
 
 def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list[tuple[TableCell, ...]]]:
     """Return the headings and the rows; `full` adds columns for a wide page."""
-    score = (summary.metric.heading, *(["time to target"] if summary.has_targets else []))
-    score += tuple(m.heading for m in summary.others)
+    on = "" if summary.scored_on == "test" else f"{summary.final_on} "  # said only where there are two sets
+    score = (f"{on}{summary.metric.heading}", *(["time to target"] if summary.has_targets else []))
+    score += tuple(f"{on}{m.heading}" for m in summary.others)
     score += (_personal_heading(summary),) if summary.personal_epochs else ()
     headings = ("method", *summary.axes, *score, "staleness mean / max", "updates")
     if full:
@@ -152,9 +153,11 @@ def target_in_words(summary: Summary) -> str:
     )
     if any(r.relative_time is not None for r in summary.rows):
         text = f"{text}, relative to {summary.baseline} (1×)"
-    if summary.scored_on == "test":
+    if summary.scored_on == summary.final_on:
         return f"{text}."
-    return f"{text}. Targets and times are on the validation set, and final scores on the test set."
+    return (
+        f"{text}. Targets and times are on the {summary.scored_on} set, and final scores on the {summary.final_on} set."
+    )
 
 
 def _worst_in_words(summary: Summary, share: str, floor: str) -> str:

@@ -236,13 +236,17 @@ def _run_table(results: Sequence[Result], summary: Summary) -> str:
         for m in (ACCURACY if summary.metric.name == LOSS.name else summary.metric, *summary.others)
         if m.name != LOSS.name
     ]
-    headings = ("run", "seed", *(m.name for m in (*shown, LOSS)), "updates", clock(results), "wall seconds")
+    two = summary.scored_on != summary.final_on  # sets: the score on both, and which one the others are on
+    on = f"{summary.final_on} " if two else ""
+    finals = [f"{on}{m.name}" for m in (*shown, LOSS)] + [f"{summary.scored_on} {m.name}" for m in shown[:1] if two]
+    headings = ("run", "seed", *finals, "updates", clock(results), "wall seconds")
     headings += ("weights (SHA-256)",)
     rows = [
         (
             TableCell(r.label),
             TableCell(str(r.seed)),
-            *(_final(r, m) for m in (*shown, LOSS)),
+            *(_score_cell(r.final_metrics, m) for m in (*shown, LOSS)),
+            *(_score_cell(r.validation_metrics or {}, m) for m in shown[:1] if two),
             TableCell(f"{r.updates:,}"),
             TableCell(duration(r.virtual_time)),
             TableCell(f"{r.wall_s:,.1f}"),
@@ -253,8 +257,8 @@ def _run_table(results: Sequence[Result], summary: Summary) -> str:
     return _table(headings, rows)
 
 
-def _final(result: Result, metric: Metric) -> TableCell:
-    value = finite_or_none(result.final_metrics.get(metric.name))
+def _score_cell(metrics: Mapping[str, float | None], metric: Metric) -> TableCell:
+    value = finite_or_none(metrics.get(metric.name))
     return TableCell(NONE if value is None else metric.number(value))
 
 

@@ -122,7 +122,8 @@ class Summary:
     personal_epochs: tuple[int, ...] = ()  # --personalize of the runs; () if none has it
     clock: str = "virtual time"
     metric: Metric = ACCURACY  # what the score is
-    scored_on: str = "test"  # the set that curves, targets and times are on; final scores are on the test set
+    scored_on: str = "test"  # the set that curves, targets and times are on
+    final_on: str = "test"  # the set that final scores are on
     others: tuple[Metric, ...] = ()  # the further metrics that all runs have
     personal_metric: Metric = ACCURACY  # what --personalize scores clients by
 
@@ -192,6 +193,7 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
         clock=clock(results),
         metric=metric,
         scored_on=results[0].scored_on,
+        final_on=results[0].final_on,
         others=others,
         personal_metric=_personal_metric(results),
     )

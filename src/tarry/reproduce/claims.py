@@ -8,11 +8,10 @@
                      `slack` is allowed, and from the first to the last it must be more than `by`
     lead             the lead of the rows over `than` (means of both; of times, the ratio) is larger in the first column
                      than in each other; with along = "rows" rows and `than` are pairs, and the first pair leads most
-
     steadier         the range over the columns is smaller than that of each of `than`
 
-With `relative`, `by` is per cent of the other side. With `mean`, above and below compare means over the columns that
-both sides have. A claim may be about a measure that the experiment does not show in a table.
+With `relative`, `by` is per cent of the other side. With `mean`, above and below compare means over all columns; while
+some have not been run, that is not settled. A claim may be about a measure that is not shown in a table.
 
 All compare means over seeds; two rows are compared over the seeds of both. Claims on the accuracy are judged on its
 mean over the last tenth of the run. A comparison is settled if it holds, or fails, by more than the spread of both
@@ -236,7 +235,10 @@ def _means(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str
         spread = hypot(*(w * _spread(found, grid, r, c) for r, c, w in sides)) / len(both)
         ahead = _ahead(claim, grid, a, b)
         words += f" (over {_list([found.columns.get(c, c) for c in both])})"
-        yield _ClaimSides(_is_so(claim, ahead), words, abs(ahead) < spread)
+        if len(both) < len(claim.columns or found.columns):
+            yield _ClaimSides(_is_so(claim, ahead), words, True, "some columns have not been run")
+        else:
+            yield _ClaimSides(_is_so(claim, ahead), words, abs(ahead) < spread)
 
 
 def _leads(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:

@@ -25,8 +25,8 @@ from ..core.compose import PARTS, compose
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits
-from ..core.metric import Metric, Scores
-from ..core.schedule import Schedule
+from ..core.metric import ACCURACY, LOSS, Metric, Scores
+from ..core.schedule import RateSchedule
 from ..core.server import Server
 from ..core.shards import client_sizes
 from ..core.task import Task
@@ -75,7 +75,7 @@ class BuiltRun:
     budget: Budget
     eval_every: float
     notices: tuple[str, ...] = ()
-    schedule: Schedule | None = None  # of the clients' learning rate
+    schedule: RateSchedule | None = None  # of the clients' learning rate
 
     def server(self, cache: Path | None = None, *, n_clients: int | None = None) -> Server:
         """The server of the method with the first weights: a simulator and a deployment both drive it."""
@@ -131,6 +131,11 @@ class BuiltRun:
         """A copy of the model whose tensors are views of one flat vector."""
         bf16 = self.spec.precision == "bf16"
         return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimizer, bf16=bf16)
+
+    def accuracy_model(self) -> FlatModel:
+        """A copy of the model that evaluates accuracy alone, or the loss alone where accuracy is not measured."""
+        metrics = [m for m in metrics_in(self.task) if m.name == ACCURACY.name]
+        return replace(self, task=replace(self.task, metrics=metrics or (LOSS,))).bound()
 
     def take_bound(self) -> FlatModel:
         """The model itself over one flat vector. It is not copied, and so nothing can be built from it any more."""
@@ -298,7 +303,7 @@ def _local_flag(spec: Spec) -> str:
     return "local" if spec.local is not None else "method"
 
 
-def _work(spec: Spec, schedule: Schedule | None) -> LocalWork:
+def _work(spec: Spec, schedule: RateSchedule | None) -> LocalWork:
     batch, optimizer = None if spec.batch == "all" else spec.batch, spec.client_optimizer()
     optimizer_at = None if schedule is None else optimizer_by(optimizer, schedule)
     return LocalWork(optimizer, epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=optimizer_at)

@@ -10,14 +10,14 @@ from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.optim import Optimizer
-from ..core.schedule import Schedule, ScheduleInput, check_schedule, counts_visits
+from ..core.schedule import RateSchedule, ScheduleInput, check_schedule, counts_visits
 from ..methods import methods
 from ..training.schedules import exponential
 
 __all__ = ["client_schedule", "optimizer_by", "with_server_schedule"]
 
 
-def client_schedule(spec: Spec, method: Method) -> Schedule | None:
+def client_schedule(spec: Spec, method: Method) -> RateSchedule | None:
     """Return the schedule of the clients' learning rate, None if it is constant; raise BadInput if it does not fit."""
     if spec.lr_schedule is None:
         decay = spec.lr_decay
@@ -31,7 +31,7 @@ def client_schedule(spec: Spec, method: Method) -> Schedule | None:
     return schedule
 
 
-def optimizer_by(optimizer: Optimizer, schedule: Schedule) -> Callable[[ScheduleInput], Optimizer]:
+def optimizer_by(optimizer: Optimizer, schedule: RateSchedule) -> Callable[[ScheduleInput], Optimizer]:
     """Return the optimizer of a visit as a function of what the visit's ticket holds."""
     at = optimizer.at
     assert at is not None, "every optimizer that a run can name has other rates"
@@ -52,7 +52,7 @@ def with_server_schedule(spec: Spec, method: Method) -> Method:
     return replace(method, step=replace(step.with_schedule(schedule), incompatibility=step.incompatibility))
 
 
-def _build(spec: Spec, setting: str) -> Schedule:
+def _build(spec: Spec, setting: str) -> RateSchedule:
     choice, flag = getattr(spec, setting), f"--{setting.replace('_', '-')} {spec.name_of(setting)}"
     if not isinstance(choice, Choice):
         return check_schedule(choice, flag)

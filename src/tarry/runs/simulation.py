@@ -164,16 +164,16 @@ class Simulation:
         if not b.spec.diagnose:
             return None
         every = b.budget.time / 50 if b.budget.time is not None else b.eval_every
-        return DiagnosticsLog(every, validator(b.task.during_run, b.bound(), b.spec.seed))
+        return DiagnosticsLog(every, validator(b.task.during_run, b.accuracy_model(), b.spec.seed))
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
         """Return the measurements of --diagnose, and the accuracy on fast and slow clients' examples."""
         if sim.engine.diagnostics is None:
             return None
-        bound, answer = self.built.bound(), sim.server.output_weights
+        bound, answer = self.built.accuracy_model(), sim.server.output_weights
         accuracy = sim.engine.curve[-1].accuracy if sim.engine.curve else None
         by = by_speed(
-            self.built.task,
+            self.built.task.during_run,
             sim.engine.diagnostics,
             lambda w, data: bound.evaluate(w, data).get("accuracy"),
             answer,

@@ -70,7 +70,7 @@ def digits(*, model: ImageModel = "mlp", limit: TrainingLimit = None, **options:
 @tasks.register("npz")
 def npz(
     *,
-    path: Annotated[str, "Path of the .npz file, which may be packed (.gz, .xz)"],
+    path: Annotated[str, "Path of the .npz file, which may be packed (.gz, .xz), or .parquet file"],
     model: ImageModel = "mlp",
     limit: TrainingLimit = None,
     **options: Any,

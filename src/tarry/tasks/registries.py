@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial, update_wrapper
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,7 @@ from ..core.errors import near
 from ..core.registry import Entry, Registry, UnknownName
 from ..core.storage import PACKED
 from ..core.task import Partitioner, Task
+from .data.parquet_arrays import holds_arrays
 from .data.sets import loose_files, where_data_is, without_suffix
 from .models import models
 
@@ -91,11 +93,15 @@ class TaskRegistry(Registry[Task]):
                 " NAME.parquet (texts), in that folder use --task NAME; for one elsewhere use --task npz --task.path"
                 " FILE or --task jsonl --task.path FILE."
             )
-        kind = super().find(
-            "npz" if files[name].name.endswith((".npz", *(f".npz{ending}" for ending in PACKED))) else "jsonl"
-        )
+        kind = super().find("npz" if _holds_arrays(files[name]) else "jsonl")
         factory = update_wrapper(partial(kind.factory, path=str(files[name])), kind.factory)
         return replace(kind, name=name, factory=factory, params=tuple(p for p in kind.params if p.name != "path"))
+
+
+def _holds_arrays(path: Path) -> bool:
+    if path.suffix == ".parquet":
+        return holds_arrays(path)
+    return path.name.endswith((".npz", *(f".npz{ending}" for ending in PACKED)))
 
 
 tasks: Registry[Task] = TaskRegistry("task", Task)

@@ -116,6 +116,8 @@ def result_numbers(result: Result) -> dict[str, float]:
     numbers = {k: v for k, v in plain.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     staleness = {f"staleness_{name}": value for name, value in result.staleness._asdict().items()}
     found = {**numbers, **staleness, **_given(result.final_metrics)}
+    for name, metrics in (("validation", result.validation_metrics), ("test", result.test_metrics)):
+        found |= {f"{name}_{metric}": value for metric, value in _given(metrics or {}).items()}
     return {f"final/{name.removeprefix('final_')}": float(value) for name, value in found.items()}
 
 

@@ -21,11 +21,11 @@ from typing import Annotated, Literal
 
 from ..core.errors import BadInput
 from ..core.registry import Registry
-from ..core.schedule import Schedule, ScheduleInput
+from ..core.schedule import RateSchedule, ScheduleInput
 
 __all__ = ["exponential", "schedules"]
 
-schedules: Registry[Schedule] = Registry("schedule", Callable)
+schedules: Registry[RateSchedule] = Registry("schedule", Callable)
 
 Count = Literal["rounds", "visits", "time"]
 By = Annotated[Count, "count server steps, the client's own visits, or virtual seconds"]
@@ -42,7 +42,7 @@ _COUNTS: dict[Count, Callable[[ScheduleInput], float]] = {
 
 def _schedule(
     shape: Callable[[float], float], by: Count, warmup: float, start: float, problems: Iterable[str] = ()
-) -> Schedule:
+) -> RateSchedule:
     """Return a schedule that warms up, and then follows a shape; raise BadInput with all problems of its numbers."""
     found = [*problems, *_wrong(f"warmup {warmup}: must be 0 or more", warmup >= 0), *_wrong_share("start", start)]
     if found:
@@ -69,7 +69,7 @@ def _wrong_fall(length: float, end: float) -> list[str]:
 
 
 @schedules.register("constant", use="With a warm-up alone.")
-def constant(*, by: By = "rounds", warmup: Warmup = 0.0, start: Start = 0.1) -> Schedule:
+def constant(*, by: By = "rounds", warmup: Warmup = 0.0, start: Start = 0.1) -> RateSchedule:
     """A constant rate, after the warm-up if there is one."""
     return _schedule(lambda _: 1.0, by, warmup, start)
 
@@ -83,7 +83,7 @@ def step(
     by: By = "rounds",
     warmup: Warmup = 0.0,
     start: Start = 0.1,
-) -> Schedule:
+) -> RateSchedule:
     """A drop by a factor at regular distances, or at given places."""
     places, distance = at or [], inf if every is None else every
     counts = all(isinstance(x, int | float) and not isinstance(x, bool) and x >= 0 for x in places)
@@ -107,19 +107,23 @@ def exponential(
     by: By = "rounds",
     warmup: Warmup = 0.0,
     start: Start = 0.1,
-) -> Schedule:
+) -> RateSchedule:
     """A rate that is multiplied by a factor again and again."""
     return _schedule(lambda t: factor**t, by, warmup, start, _wrong_share("factor", factor))
 
 
 @schedules.register("linear")
-def linear(*, length: Length, end: End = 0.01, by: By = "rounds", warmup: Warmup = 0.0, start: Start = 0.1) -> Schedule:
+def linear(
+    *, length: Length, end: End = 0.01, by: By = "rounds", warmup: Warmup = 0.0, start: Start = 0.1
+) -> RateSchedule:
     """A straight line from the full rate to a share of it."""
     return _schedule(lambda t: 1 - (1 - end) * min(t / length, 1.0), by, warmup, start, _wrong_fall(length, end))
 
 
 @schedules.register("cosine", paper="Loshchilov and Hutter 2017, SGDR: Stochastic Gradient Descent with Warm Restarts")
-def cosine(*, length: Length, end: End = 0.01, by: By = "rounds", warmup: Warmup = 0.0, start: Start = 0.1) -> Schedule:
+def cosine(
+    *, length: Length, end: End = 0.01, by: By = "rounds", warmup: Warmup = 0.0, start: Start = 0.1
+) -> RateSchedule:
     """Half a cosine from the full rate to a share of it, without restarts."""
 
     def shape(t: float) -> float:

@@ -7,7 +7,7 @@ import ctypes
 
 __all__ = ["return_freed_memory", "trim_memory", "tune_malloc"]
 
-_TRIM, _MMAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+_TRIM, _MMAP, _ARENAS = -1, -3, -8  # glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
 _MEGABYTE = 1 << 20
 
 
@@ -28,13 +28,14 @@ def return_freed_memory() -> None:
     """Make malloc hand each freed buffer of a megabyte or more back to the system at once.
 
     Call this only in processes that tarry owns. Messages with a large model come in pieces of megabytes, from several
-    threads; malloc would keep the room of the pieces, which takes as much memory as the model or more. Without glibc
-    nothing changes.
+    threads; malloc would keep the room of the pieces, for each thread, which takes as much memory as the model or more.
+    Without glibc nothing changes.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         mallopt(_MMAP, _MEGABYTE)
         mallopt(_TRIM, _MEGABYTE)
+        mallopt(_ARENAS, 2)
 
 
 def trim_memory() -> None:

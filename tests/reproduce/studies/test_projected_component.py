@@ -11,7 +11,7 @@ import pytest
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.events import Event
-from tarry.reproduce.studies.projected_component import Recorded, measured, run
+from tarry.reproduce.studies.projected_component import ComponentRecorder, measured, run
 from tarry.reproduce.studies.watch import run_observed
 from tarry.runs.build import BuiltRun, build_run
 from tests.helpers.models import towards
@@ -33,7 +33,7 @@ def test_measuring_changes_no_result(projection: str) -> None:
 
 def test_the_component_by_hand() -> None:
     """Gradients of ½‖w − c‖² are w − c; the base that a client was sent is in its payload."""
-    made, record, bases, expected = measured(made_with("always")), Recorded(), {}, list[float]()
+    made, record, bases, expected = measured(made_with("always")), ComponentRecorder(), {}, list[float]()
     centers = {0: np.array([8.0, 8.0]), 1: np.array([4.0, 0.0])}
 
     def see(update: Any, _: Any) -> None:

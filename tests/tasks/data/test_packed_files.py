@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 import tarry
@@ -60,6 +61,68 @@ def test_a_file_of_arrays_is_a_task_by_its_name_packed_or_not(folder: Path, name
     (folder / name).write_bytes(pack(plain.getvalue()))
     for task in (tarry.tasks.build("gait"), tarry.tasks.build(name), tarry.tasks.build("npz", path=str(folder / name))):
         assert repr(task) == "Task(gait: 16 train, 4 test, model mlp)"
+
+
+def image_bytes(value: int, mode: str = "RGB", kind: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    Image.new(mode, (8, 6), value if mode == "L" else (value, 0, 255)).save(out, kind)
+    return out.getvalue()
+
+
+def test_a_parquet_file_of_images_is_a_task_by_its_name(folder: Path) -> None:
+    rows = [
+        {"image": {"bytes": image_bytes(20 * i), "path": None}, "label": i % 2, "split": "test" if i > 7 else "train"}
+        for i in range(10)
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "scans.parquet")
+    task = tarry.tasks.build("scans")
+    assert repr(task) == "Task(scans: 8 train, 2 test, model mlp)"
+    assert task.train[0].shape == (8, 3, 6, 8)
+    assert task.train[1].tolist() == [0, 1] * 4
+    gray = [{"img": image_bytes(20 * i, "L"), "y": i % 2} for i in range(10)]
+    parquet.write_table(pyarrow.Table.from_pylist(gray), folder / "gray.parquet")
+    assert tarry.tasks.build("gray").train[0].shape == (8, 1, 6, 8)
+
+
+def test_a_parquet_file_of_numbers_is_a_task_with_its_groups(folder: Path) -> None:
+    rows = [{"x": [float(i), 2.0], "y": i % 2, "subject": i // 5, "is_test": int(i > 7)} for i in range(10)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "gait.parquet")
+    task = tarry.tasks.build("npz", path=str(folder / "gait.parquet"))
+    assert task.train[0].tolist() == [[float(i), 2.0] for i in range(8)]
+    assert task.groups.tolist() == [0] * 5 + [1] * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"x": [1.0], "z": 1}] * 5, "wants one column y or label; it has x, z"),
+        ([{"x": [1.0], "y": 1}, {"x": [1.0, 2.0], "y": 0}], "its inputs have several shapes"),
+        ([{"x": [1.0], "y": None}], "column 'y' must hold whole numbers"),
+        ([{"x": [1.0], "y": 1, "split": "dev"}], "has the split 'dev'; expected train, validation, test"),
+        ([{"x": [1.0], "y": 1, "split": "train"}], "all rows are of the split 'train'"),
+        ([{"image": b"torn", "y": 1}], "row 1: column 'image': is no JPEG or PNG image"),
+        ([{"x": "a text", "y": 1}], "holds no image and no list of numbers"),
+    ],
+)
+def test_a_parquet_file_that_holds_no_examples_is_one_error(
+    folder: Path, rows: list[dict[str, object]], message: str
+) -> None:
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "odd.parquet")
+    with pytest.raises(BadInput, match=message):
+        tarry.tasks.build("npz", path=str(folder / "odd.parquet"))
+
+
+def test_a_parquet_file_of_an_image_set_of_the_catalog_is_found(folder: Path) -> None:
+    parts = [(split, i) for split in ("train", "test") for i in range(10)]
+    rows = [{"image": {"bytes": picture_of(i)}, "label": i, "split": split} for split, i in parts]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "mnist.parquet")
+    assert len(sets.load("mnist").x_train) == 10
+
+
+def picture_of(i: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (28, 28), i).save(out, "PNG")
+    return out.getvalue()
 
 
 def test_a_parquet_file_of_a_text_set_of_the_catalog_is_found(folder: Path) -> None:

@@ -20,7 +20,7 @@ from .several import SeveralLinks
 __all__ = ["connect"]
 
 log = logging.getLogger("tarry")
-_MEMORY = 256 << 20  # bytes of messages in memory, for each link; at least two replies
+_MEMORY = 256 << 20  # bytes of messages in memory, for each link; at least one reply and one request
 
 
 def connect(
@@ -41,7 +41,7 @@ def connect(
             raise BadInput("links: several SuperLinks need the HTTP grid of Flower 1.41; name none")
         log.info("messages are exchanged in the driver's own thread: this is not the HTTP grid of Flower 1.41")
         return FlowerGrid(grid, run)
-    limits = TransportLimits(reply_bytes=reply_bytes, waiting_bytes=max(_MEMORY, 2 * reply_bytes))
+    limits = TransportLimits(reply_bytes=reply_bytes, waiting_bytes=_MEMORY)
     news = threading.Event()
 
     def connected(to: Address) -> MessageGrid:

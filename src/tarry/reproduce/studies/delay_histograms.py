@@ -35,17 +35,17 @@ _NAMES = {
 }
 _READINGS = ("visit", "client")
 
-Table = npt.NDArray[np.float64]
+DurationTable = npt.NDArray[np.float64]
 
 
-def durations(name: str, per: str, clients: int, visits: int, seed: int) -> Table:
+def durations(name: str, per: str, clients: int, visits: int, seed: int) -> DurationTable:
     """Return the duration of every visit of every client; the profiles have one reading only."""
     options = {} if name == "rpi" else {"per": per}
     delay = delays.build(_NAMES[name], **options)(ClientPopulation(clients, [1] * clients, 1, seed))
     return np.array([[delay(c, v) for v in range(visits)] for c in range(clients)], np.float64)
 
 
-def summary(table: Table) -> dict[str, float]:
+def summary(table: DurationTable) -> dict[str, float]:
     """Return mean, sd, skewness and 95th percentile of all visits, and the share of variance between clients (%)."""
     mean, sd = float(table.mean()), float(table.std())
     third = float((((table - mean) / sd) ** 3).mean()) if sd else 0.0

@@ -81,7 +81,7 @@ class MeasureComponent(CountConflicts):
         return out._replace(notes={"component": means[0], "conflicts": means[1], "known": known})
 
 
-class Recorded:
+class ComponentRecorder:
     """[epoch, component, conflicts] of every visit with a base; epochs are whole units of virtual time."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ def run(
 
 def _piece(study: Study, seed: int, name: str, changes: Mapping[str, Any]) -> list[list[float]]:
     def make() -> list[list[float]]:
-        record = Recorded()
+        record = ComponentRecorder()
         made = measured(study.plan(seed, changes))
         run_observed(made, callbacks=[record], tell=study.tell, what=f"{name}, seed {seed}")
         return record.rows

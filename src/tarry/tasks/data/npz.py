@@ -6,6 +6,7 @@ Three layouts are read:
     x, y [, subject or group] [, is_test]  one table; without is_test a fixed stratified fifth is the test set
     train_images, train_labels, test_images, test_labels [, val_images, val_labels]
                                            MedMNIST's (Yang et al. 2023); labels N×1; validation joins training
+A Parquet file has such a table or split, too (parquet_arrays).
 Nothing is unpickled. Claimed sizes are checked against the archive before memory is allocated, at most 8 GiB an array.
 """
 
@@ -37,6 +38,7 @@ from .arrays import (
     hold_out,
     whole_numbers,
 )
+from .parquet_arrays import parquet_arrays
 
 __all__ = ["UNREADABLE", "array_of", "read_image_npz", "read_npz", "single_array"]
 
@@ -85,6 +87,9 @@ def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
     """Return the arrays that are used, and the names of all arrays."""
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
+    if path.suffix == ".parquet":
+        arrays = parquet_arrays(path, flag)
+        return arrays, list(arrays)
     try:
         with _open(path, flag) as file:  # numpy leaves a torn archive open when it opens the file itself
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:

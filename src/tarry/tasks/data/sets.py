@@ -67,12 +67,13 @@ FormatReader = Callable[[Path, str], Any]  # (path, flag) → contents of the se
 
 
 def _spellings(at: str) -> tuple[str, ...]:
-    """A .tar.gz may also be called .tgz, or lie there unpacked to a .tar; single files may be packed, texts Parquet."""
+    """A .tar.gz may also be called .tgz, or lie there unpacked to a .tar; others may be packed or Parquet."""
     base = at.removesuffix(".tar.gz")
     if base != at:
         return at, f"{base}.tgz", f"{base}.tar"
     packed = tuple(at + ending for ending in PACKED) if at.endswith((".jsonl", ".json", ".npz")) else ()
-    return (at, *packed, *([f"{at.removesuffix('.jsonl')}.parquet"] if at.endswith(".jsonl") else []))
+    name = at.removesuffix(".jsonl").removesuffix(".npz")
+    return (at, *packed, *([] if name == at else [f"{name}.parquet"]))
 
 
 @dataclass(frozen=True)
