@@ -102,8 +102,8 @@ class Comparison(Sequence[Result]):
         """The paired tests of every two labels over seeds: which differences are significant.
 
         >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=range(6), clients=3, updates=3)
-        >>> c.significance
-        Significance(1 of 1 test significant, 6 seeds)
+        >>> len(c.significance.tests), c.significance.seeds
+        (1, 6)
         >>> list(c.significance.to_frame().columns[:3])
         ['label', 'other', 'pairs']
         """

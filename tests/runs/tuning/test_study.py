@@ -41,7 +41,8 @@ def test_a_method_in_a_file_declares_its_space_as_an_attribute(tmp_path):
     assert [list(t.point) for t in tuning.methods[0].trials] == [["lr", "method.beta"]] * 2
     for space, message in (("{'bet': '1..2'}", "names 'bet'. Did you mean 'beta'"), ("{'beta': '2..1'}", "a range is")):
         file = tmp_path / f"{len(space)}.py"
-        file.write_text(f"def own(*, beta=0.5):\n    'Own.'\n\n\nown.space = {space}\n")
+        factory = "import tarry\n\n\ndef own(*, beta=0.5):\n    'Own.'\n    return tarry.Method('own')\n"
+        file.write_text(f"{factory}\n\nown.space = {space}\n")
         with pytest.raises(BadInput, match=message):
             tarry.tune([f"{file}:own"], trials=1, **SETTINGS)
 
