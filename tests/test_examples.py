@@ -17,6 +17,7 @@ SAYS = {
     "own_task.py": r"accuracy 0\.\d+ after \d+ virtual seconds",
     "own_method.py": r"agreeing +0\.\d+\nfedasync +0\.\d+\northofl +0\.\d+",
     "own_tracker.py": r"fedasync, seed 0.csv: 51 rows, final accuracy 0\.\d+\northofl, seed 0.csv: 51 rows, final",
+    "unlabeled_folder.py": r"fedbuff +0\.\d+\nfedecho +0\.\d+",
     "replay.py": r"\d+ arrivals and \d+ losses, as in the recorded run",
 }
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tarry.cli.app import main
+from tests.helpers.commands import restored_handlers
 
 
 class Printed(NamedTuple):
@@ -44,12 +44,8 @@ def cli(here, monkeypatch, capsys) -> Cli:
     def call(*args: str) -> Printed:
         monkeypatch.setattr(sys, "argv", ["tarry", *(str(a) for a in args)])
         capsys.readouterr()
-        ctrl_c = signal.getsignal(signal.SIGINT)
-        try:
-            with pytest.raises(SystemExit) as e:
-                main()
-        finally:
-            signal.signal(signal.SIGINT, ctrl_c)  # a command that was interrupted leaves it to the system
+        with restored_handlers(), pytest.raises(SystemExit) as e:
+            main()
         out, err = capsys.readouterr()
         code = e.value.code
         return Printed(0 if code is None else int(code), out, err)

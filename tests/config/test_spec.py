@@ -119,7 +119,7 @@ def test_text_from_flags_is_read_as_the_settings_types():
             "--method.bet 1: method 'orthofl' has no parameter 'bet'. Did you mean 'beta'?",
         ),
         ({"method": "orthofl:beta=x"}, "--method.beta x: wants float, got 'x'"),
-        ({"delay": "lognormal:mu=1"}, "--delay.mu 1: delay 'lognormal' has no parameter 'mu'. Known: mean, sd."),
+        ({"delay": "lognormal:mu=1"}, "--delay.mu 1: delay 'lognormal' has no parameter 'mu'. Known: mean, per, sd."),
         ({"clients": 0}, "--clients 0: must be above 0"),
         ({"concurrency": -2}, "--concurrency -2: must be above 0"),
         ({"eval_every": 0}, "--eval-every 0.0: must be above 0"),

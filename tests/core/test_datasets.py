@@ -59,8 +59,8 @@ def test_a_task_is_made_of_a_torch_dataset():
     assert torch.equal(task.test[0], X[:2])
     result = tarry.run("fedavg", task, clients=2, updates=4, steps=1)
     assert (result.task, result.n_clients, result.updates) == ("tensordataset", 2, 4)
-    numbers = Task.from_dataset(Squares(), lambda: nn.Linear(1, 1), mse_loss, name="squares", score=None)
-    assert (numbers.name, numbers.score) == ("squares", None)
+    numbers = Task.from_dataset(Squares(), lambda: nn.Linear(1, 1), mse_loss, name="squares", metrics=["loss"])
+    assert (numbers.name, numbers.metrics) == ("squares", ["loss"])
     assert [t.tolist() for t in numbers.train] == [[0, 1, 2, 3, 4], [0, 1, 4, 9, 16]]
 
 

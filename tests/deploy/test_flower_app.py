@@ -333,7 +333,7 @@ def test_a_kept_update_that_is_another_is_named_in_the_replay(own_client, tmp_pa
     assert code == 1
     assert "the first update that is another: ticket 2" in text
     (out / "update-archive" / "00000002.safetensors").unlink()
-    assert "00000002.safetensors is missing" in cli("replay", out)[1].replace("\n", "")
+    assert "00000002.safetensors: it is missing" in cli("replay", out)[1].replace("\n", "")
 
 
 @pytest.mark.parametrize("legacy", [False, True])

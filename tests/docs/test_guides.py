@@ -94,4 +94,4 @@ def test_every_guide_is_on_the_front_page() -> None:
     listed = set(re.findall(r"^guides/(\S+)$", index, re.MULTILINE))
     assert listed == {page.stem for page in PAGES if page.parent.name == "guides"}
     for line in re.findall(r"^[\w/-]+$", index, re.MULTILINE):
-        assert (DOCS / f"{line}.md").is_file(), line
+        assert any((DOCS / f"{line}.{ending}").is_file() for ending in ("md", "ipynb")), line

@@ -28,15 +28,29 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def restored_handlers() -> Iterator[None]:
+    """Restore the handlers of signals, which an interrupted command leaves as they are."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def call_command(*args: str) -> tuple[int, str]:
     """Run `tarry ARGS`; return the exit code, and all that it printed."""
-    out, ctrl_c = io.StringIO(), signal.getsignal(signal.SIGINT)
-    with patch.object(sys, "argv", ["tarry", *args]), contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+    out = io.StringIO()
+    with (
+        restored_handlers(),
+        patch.object(sys, "argv", ["tarry", *args]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+    ):
         try:
             main()
             code = 0
         except SystemExit as e:
             code = 0 if e.code is None else int(e.code)
-        finally:
-            signal.signal(signal.SIGINT, ctrl_c)
     return code, out.getvalue()

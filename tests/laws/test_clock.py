@@ -165,6 +165,6 @@ def test_the_result_counts_what_the_log_shows() -> None:
     assert result.virtual_time == 20.0
     assert result.staleness.max == max(stale)
     assert result.staleness.mean == pytest.approx(sum(stale) / len(stale))
-    assert [(t, u, a) for t, u, a, _ in result.curve] == [
+    assert [(p.time, p.updates, p.accuracy) for p in result.curve] == [
         (e.time, e.updates, e.accuracy) for e in seen if e.kind == "evaluate"
     ]

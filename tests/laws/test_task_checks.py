@@ -11,7 +11,6 @@ from torch import Tensor, nn
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
-from tarry.core.task import accuracy
 from tarry.runs.build import build_run
 
 G = torch.Generator().manual_seed(1)
@@ -21,8 +20,8 @@ X = [torch.randn(6, 3, generator=G) for _ in range(3)]
 def task(targets: list[Tensor], loss: object = nn.functional.mse_loss) -> tarry.Task:
     data = list(zip(X, targets, strict=True))
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
-    score = None if targets[0].is_floating_point() else accuracy
-    return tarry.Task("values", model=net, loss=loss, clients=data, test=data[0], score=score)  # type: ignore[arg-type]
+    metrics = ["loss"] if targets[0].is_floating_point() else None
+    return tarry.Task("values", model=net, loss=loss, clients=data, test=data[0], metrics=metrics)  # type: ignore[arg-type]
 
 
 VALUES = task([torch.randn(6, 4, generator=G) for _ in X])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tarry.core.errors import BadInput
+from tarry.core.metric import CurvePoint
 from tarry.record.result import Result, Staleness
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.measures import MEASURES, StoredRun, by_seed, stat, to_entry
@@ -19,11 +20,11 @@ Point = tuple[float, int, float | None, float | None]
 
 
 def result(curve: Sequence[Point], **more: object) -> Result:
-    last = curve[-1]
+    last, points = curve[-1], [CurvePoint(t, u, a, loss, {"accuracy": a, "loss": loss}) for t, u, a, loss in curve]
     fields = {
         "method": "m", "label": "m", "task": "t", "seed": 0, "n_clients": 2, "virtual_time": last[0],
         "updates": last[1], "rounds": last[1] // 2, "final_accuracy": last[2], "final_loss": last[3],
-        "curve": list(curve), "staleness": Staleness(1.5, 3, 4), "lost": 0, "rejected": 0,
+        "curve": points, "staleness": Staleness(1.5, 3, 4), "lost": 0, "rejected": 0,
         "weights_sha256": "ab", "wall_s": 2.0, "bytes_up": 4_000_000, "bytes_down": 0, "peak_server_bytes": 0,
         "version": "0", "majority_accuracy": 0.1,
     }  # fmt: skip

@@ -221,8 +221,14 @@ def test_clients_with_an_optimizer_of_their_own_ignore_schedule_and_clipping_wit
 def test_fine_tuning_is_at_the_rate_of_the_clients_next_visit():
     """Each client made two visits; its tuning is its third: w moves to w (1 − 0.5 · 0.25)."""
     one = (torch.ones(1, 1, dtype=torch.float64), torch.zeros(1))
-    mine = tarry.Task("point", model=Scale([1.0]), loss=lambda out, y: 0.5 * (out**2).mean(), clients=[one], test=one,
-                      score=lambda out, y: torch.tensor(out.item()))  # fmt: skip
+    mine = tarry.Task(
+        "point",
+        model=Scale([1.0]),
+        loss=lambda out, y: 0.5 * (out**2).mean(),
+        clients=[one],
+        test=one,
+        metrics=[tarry.Metric("output", lambda out, y: out.item())],
+    )
     result = tarry.run(
         "fedavg", mine, delay=[1.0], lr=0.5, lr_schedule="exponential:factor=0.5,by=visits", epochs=1, batch="all",
         updates=2, dtype="float64", personalize=1,

@@ -179,7 +179,7 @@ def test_a_port_that_is_taken_is_one_line():
 
 def test_a_missing_library_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(BadInput, match=r"pip install 'tarry\[metrics\]'"):
+    with pytest.raises(BadInput, match=r"pip install 'tarry\[prometheus\]'"):
         monitoring("127.0.0.1", 0).__enter__()
 
 

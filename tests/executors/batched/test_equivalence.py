@@ -275,7 +275,7 @@ def test_a_class_that_few_have_is_among_those_a_loss_is_tried_on() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_binary_cross_entropy_is_a_mean_and_stacks(sizes: tuple[int, ...], dtype: str) -> None:
     clients = [(x, (x[:, :2] > 0).float()) for x, _ in drawn(*sizes)]
-    more = {"loss": binary_cross_entropy_with_logits, "score": None}
+    more = {"loss": binary_cross_entropy_with_logits, "metrics": ["loss"]}
     assert "are trained together" in compared(lambda: task(lambda: nn.Linear(6, 2), clients, **more), dtype=dtype)
 
 
