@@ -13,11 +13,6 @@ from ..record.consistency import Check, check_run
 from ..record.journal import NAME as JOURNAL
 from ..record.run_folder import RunFolder, runs_below
 from ..record.storage import JSON_LIMIT, read_text
-from ..report.significance import significance_json
-from ..report.tables import to_json
-from .comparison import SIGNIFICANCE, Comparison
-from .read import read
-from .rerun import rerun_proofs, rerun_whole
 
 __all__ = ["Verification", "verify", "verify_folder"]
 
@@ -100,6 +95,8 @@ def verify_folder(folder: Path, *, rerun: Rerun | None = None, **objects: Any) -
 
 
 def _rerun(run: Path, rerun: Rerun, objects: Mapping[str, Any]) -> Iterator[Check]:
+    from .rerun import rerun_proofs, rerun_whole  # what trains takes longer to import than a folder to check
+
     if (run / JOURNAL).is_file():
         raise BadInput(f"{run}: it is a federation; `tarry replay {run}` trains its visits again")
     if rerun == "all":
@@ -113,6 +110,11 @@ def _check_tables(folder: Path, table: Path) -> Iterator[Check]:
     if not table.is_file():
         yield Check(table.name, True, f"there is no {table.name} yet; the same comparison writes it")
         return
+    from ..report.significance import significance_json
+    from ..report.tables import to_json
+    from .comparison import SIGNIFICANCE, Comparison
+    from .read import read
+
     comparison = read(folder)
     assert isinstance(comparison, Comparison)
     yield _check_same(table, "the table", to_json(comparison.summary))
