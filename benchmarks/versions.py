@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections import Counter
 from io import BytesIO
 from pathlib import Path
 from statistics import median
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS: dict[str, tuple[list[str], str, tuple[str, ...], str]] = {
     "overhead": (["--rounds", "3", "--samples", "60"], "overhead", ("samples",), "ratio"),
     "server": (["--rounds", "7", "--name", "versions-server"], "versions-server", ("method", "threads"), "/copies"),
-    "engine": (["--visits", "40000"], "engine", (), "events_per_s"),
+    "engine": (["--visits", "40000"], "engine", ("what",), "events_per_s"),
     "batched": (
         ["--lanes", "1", "--size", "0", "--rounds", "5", "--only", "mlp", "--name", "versions-batched"],
         "versions-batched",
@@ -72,19 +73,23 @@ def measure(tree: Path, name: str) -> dict[str, float]:
     command = [sys.executable, str(tree / "benchmarks" / f"{name}.py"), *arguments]
     subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
     rows = json.loads((tree / "benchmarks" / "results" / f"{file}.json").read_text())["rows"]
-    rates = {}
-    for number, row in enumerate(rows):
+    rates, seen = {}, Counter[str]()
+    for row in rows:
         label = " ".join(str(row[k]) for k in keys)
-        rates[f"{number} {label}".strip()] = 1 / row[metric[1:]] if metric.startswith("/") else row[metric]
+        seen[label] += 1  # rows with equal labels are compared in their order
+        rates[f"{label} {seen[label]}"] = 1 / row[metric[1:]] if metric.startswith("/") else row[metric]
     if name == "engine":  # the last row is the bare heap
         *engine, heap = rates
         return {key: rates[key] / rates[heap] for key in engine}
     return rates
 
 
-def labels(tree: Path, name: str) -> list[str]:
-    rows = json.loads((tree / "benchmarks" / "results" / f"{BENCHMARKS[name][1]}.json").read_text())["rows"]
-    return [", ".join(str(v) for v in row.values() if isinstance(v, str)) for row in rows]
+def titles(tree: Path, name: str) -> list[str]:
+    """Return a title for each row: its texts, and the numbers that name it."""
+    _, file, keys, _ = BENCHMARKS[name]
+    rows = json.loads((tree / "benchmarks" / "results" / f"{file}.json").read_text())["rows"]
+    named = [{k: v for k, v in row.items() if isinstance(v, str) or k in keys} for row in rows]
+    return [" ".join(dict.fromkeys(map(str, texts.values()))) for texts in named]
 
 
 def main() -> None:
@@ -97,9 +102,11 @@ def main() -> None:
             for repeat in range(o.repeats):
                 for tree in (before, now) if repeat % 2 == 0 else (now, before):
                     rates[tree].append(measure(tree, name))
-            for key, label in zip(rates[now][0], labels(now, name), strict=False):
+            for key, title in zip(rates[now][0], titles(now, name), strict=False):
+                if key not in rates[before][0]:
+                    continue  # a row that the reference does not have
                 old, new = (median(r[key] for r in rates[tree]) for tree in (before, now))
-                row = {"benchmark": name, "row": f"{label} {key.partition(' ')[2]}".strip(), "before": old, "now": new}
+                row = {"benchmark": name, "row": title, "before": old, "now": new}
                 pairs = [n[key] / b[key] for b, n in zip(rates[before], rates[now], strict=True)]
                 table.append({**row, "ratio": new / old, "lowest": min(pairs), "highest": max(pairs)})
                 print(f"{name:10}{row['row']:66}{old:10.4f}{new:10.4f}{new / old:8.3f}", flush=True)
