@@ -58,6 +58,15 @@ def test_the_learning_rates_of_a_schedule_are_replayed(schedule, tmp_path):
     assert told.weights_sha256 == sha256(d.engine.server.output_weights)
 
 
+def test_the_score_of_a_replay_is_the_first_metric_of_the_federation(tmp_path):
+    made = small_plan(method="fedasync", updates=6, metric=["f1", "accuracy"])
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes", lambda c, k: 2.0 + 3 * c + k % 3))
+    d = driver(made, grid, tmp_path / "out")
+    assert finished(d, grid) == "updates"
+    told = replay(tmp_path / "out")
+    assert (told.metric.name, told.score) == ("f1", d.engine.curve[-1].score)
+
+
 def test_comings_goings_losses_and_deadlines_are_replayed(tmp_path):
     made = small_plan(method="orthofl", updates=20)
     grid = FakeGrid(Clock(), {})

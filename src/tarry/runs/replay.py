@@ -20,7 +20,6 @@ from ..core.metric import ACCURACY, Metric
 from ..core.tickets import NOTHING, LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
-from ..engine.budget import Budget
 from ..engine.model_monitor import ModelMonitor
 from ..executors.base import Executor
 from ..record.digests import digest_of_vector
@@ -250,7 +249,7 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
     if len(whole.task.clients) != record.n_clients:
         raise BadInput(f"{folder}: its clients hold their own examples, which are not here; it cannot be trained again")
     monitor = None if whole.monitor() is None else _RecordedMonitor(spec.loss_multiple, record.losses)
-    budget = Budget(max(record.end, 1e-6), spec.updates, spec.rounds, spec.target)
+    budget = replace(whole.budget, time=max(record.end, 1e-6))
     delay = RecordedDelays(record.visits)
     replayed = replace(
         whole,
