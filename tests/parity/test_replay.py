@@ -59,7 +59,7 @@ def test_the_learning_rates_of_a_schedule_are_replayed(schedule, tmp_path):
 
 
 def test_the_score_of_a_replay_is_the_first_metric_of_the_federation(tmp_path):
-    made = small_plan(method="fedasync", updates=6, metric=["f1", "accuracy"])
+    made = small_plan(method="fedasync", updates=6, metric="f1,accuracy")
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes", lambda c, k: 2.0 + 3 * c + k % 3))
     d = driver(made, grid, tmp_path / "out")
     assert finished(d, grid) == "updates"
